@@ -1,0 +1,78 @@
+r"""Exact answers by visiting every configuration, :math:`Z = \sum_x e^{\phi(x)}`.
+
+The oracle of every other method, and log Z itself for models of up to about 20 binary nodes.
+"""
+
+from functools import lru_cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import logsumexp
+
+from jaxmrf.graphs import Graph
+from jaxmrf.models import Beliefs, PairwiseModel
+from jaxmrf.models.pairwise import log_potential
+from jaxmrf.types import Array, Float, Int, Key
+
+__all__ = ["MAX_CONFIGURATIONS", "configurations", "is_enumerable", "log_z", "sample", "solve"]
+
+MAX_CONFIGURATIONS = 2**20
+"""Refuse beyond this many configurations."""
+
+
+def is_enumerable(num_nodes: int, num_states: int, limit: int = MAX_CONFIGURATIONS) -> bool:
+    """Whether the number of configurations is within ``limit``."""
+    return num_states**num_nodes <= limit
+
+
+@lru_cache(maxsize=8)
+def configurations(num_nodes: int, num_states: int) -> Int[np.ndarray, "configurations nodes"]:
+    """All configurations, node 0 changing fastest.
+
+    Raises:
+        ValueError: If there are more than ``MAX_CONFIGURATIONS``.
+
+    >>> configurations(2, 2).tolist()
+    [[0, 0], [1, 0], [0, 1], [1, 1]]
+    """
+    if not is_enumerable(num_nodes, num_states):
+        raise ValueError(
+            f"configurations: expected at most {MAX_CONFIGURATIONS} configurations, got "
+            f"{num_states}**{num_nodes}; sample the model instead"
+        )
+    codes = np.arange(num_states**num_nodes)[:, None]
+    table = (codes // num_states ** np.arange(num_nodes) % num_states).astype(np.int8)
+    table.setflags(write=False)
+    return table
+
+
+def log_z(model: PairwiseModel, graph: Graph) -> Float[Array, ""]:
+    """Natural log of the normaliser; differentiable, its gradient is the mean statistics."""
+    return logsumexp(_log_potentials(model, graph))
+
+
+def sample(
+    key: Key, model: PairwiseModel, graph: Graph, *, num_samples: int
+) -> Int[Array, "items nodes"]:
+    """Exact independent draws."""
+    table = jnp.asarray(configurations(graph.num_nodes, model.num_states))
+    chosen = jax.random.categorical(key, _log_potentials(model, graph), shape=(num_samples,))
+    return table[chosen]
+
+
+def solve(model: PairwiseModel, graph: Graph) -> Beliefs:
+    """Exact log Z, node marginals and edge marginals, by the gradient of log Z."""
+    value, means = jax.value_and_grad(log_z)(model.tables(), graph)
+    return Beliefs(
+        log_z=value,
+        nodes=means.node_tables,
+        edges=means.edge_tables,
+        is_converged=jnp.array(True),
+        num_iters=jnp.array(0),
+    )
+
+
+def _log_potentials(model: PairwiseModel, graph: Graph) -> Float[Array, " configurations"]:
+    table = jnp.asarray(configurations(graph.num_nodes, model.num_states))
+    return jax.vmap(lambda states: log_potential(model, graph, states))(table)

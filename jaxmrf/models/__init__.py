@@ -1,0 +1,27 @@
+"""What the probability is: log potentials of random fields as frozen pytrees of parameters."""
+
+from jaxmrf.models.beliefs import Beliefs
+from jaxmrf.models.pairwise import (
+    Ising,
+    Pairwise,
+    PairwiseModel,
+    Potts,
+    agreements_from_couplings,
+    as_states,
+    couplings_from_agreements,
+    log_potential,
+    log_pseudolikelihood,
+)
+
+__all__ = [
+    "Beliefs",
+    "Ising",
+    "Pairwise",
+    "PairwiseModel",
+    "Potts",
+    "agreements_from_couplings",
+    "as_states",
+    "couplings_from_agreements",
+    "log_potential",
+    "log_pseudolikelihood",
+]

@@ -1,0 +1,273 @@
+r"""Pairwise Markov random fields: Ising, Potts and general tables.
+
+.. math:: p(x) = \exp\Big(\sum_i a_i(x_i) + \sum_{e=(u,v)} b_e(x_u, x_v)\Big) / Z
+
+Every model is linear in its parameters, so its sufficient statistics have the model's own shape:
+``log_potential = <model, model.statistics(graph, states)>``. States are integers 0..K-1; the
+Ising model reads them as spins s = 2x - 1. Liu & Page (NIPS 2013, section 2) write the Ising
+model without fields by agreement parameters: a factor theta if the two ends agree, 1 - theta if
+not, which is the coupling J = logit(theta) / 2.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmrf.graphs import Graph, NeighborBlock, neighbor_blocks
+from jaxmrf.logspace import log_softmax_relative
+from jaxmrf.types import Array, Float, Int
+
+__all__ = [
+    "Ising",
+    "Pairwise",
+    "PairwiseModel",
+    "Potts",
+    "agreements_from_couplings",
+    "as_states",
+    "couplings_from_agreements",
+    "log_potential",
+    "log_pseudolikelihood",
+]
+
+
+class PairwiseModel(Protocol):
+    """What samplers, learners and exact methods ask of a pairwise model (a pytree)."""
+
+    @property
+    def num_states(self) -> int:
+        """Number of values of one variable."""
+
+    def statistics(self, graph: Graph, states: Array) -> "PairwiseModel":
+        """Sufficient statistics of one configuration, in the shape of the model."""
+
+    def relative_logits(self, block: NeighborBlock, states: Array) -> Array:
+        """Log odds of states 1..K-1 against 0 for a block's nodes given the rest."""
+
+    def tables(self) -> "Pairwise":
+        """The same potential as general tables."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Ising:
+    """Spins -1, +1: log potential ``sum_e J_e s_u s_v + sum_i h_i s_i``.
+
+    Attributes:
+        couplings: J, one per edge; positive favours agreement.
+        fields: h, one per node; positive favours state 1.
+    """
+
+    couplings: Float[Array, " edges"]
+    fields: Float[Array, " nodes"]
+
+    @property
+    def num_states(self) -> int:
+        """Two."""
+        return 2
+
+    def statistics(self, graph: Graph, states: Int[Array, " nodes"]) -> "Ising":
+        """Products of neighbouring spins, and the spins."""
+        spins = 2.0 * states - 1.0
+        first, second = graph.edges.T
+        return Ising(couplings=spins[first] * spins[second], fields=spins)
+
+    def relative_logits(
+        self, block: NeighborBlock, states: Int[Array, "nodes chains"]
+    ) -> Float[Array, "1 block chains"]:
+        """Log odds of state 1 for a block's nodes: twice the local field."""
+        couplings = jnp.append(self.couplings, 0.0)
+        spins = 2 * states - 1
+        total = jnp.broadcast_to(
+            self.fields[block.nodes][:, None], (len(block.nodes), states.shape[1])
+        )
+        # slot by slot: one wide gather over all slots is 11 times slower on the CPU
+        for neighbors, edges in zip(block.neighbors, block.edges, strict=True):
+            total = total + couplings[edges][:, None] * spins[neighbors]
+        return 2.0 * total[None]
+
+    def tables(self) -> "Pairwise":
+        """The same potential as general tables."""
+        spins = jnp.array([-1.0, 1.0])
+        return Pairwise(
+            edge_tables=self.couplings[:, None, None] * spins[:, None] * spins,
+            node_tables=self.fields[:, None] * spins,
+        )
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Potts:
+    """K states without order: log potential ``sum_e J_e [x_u = x_v] + sum_i h_i(x_i)``.
+
+    Attributes:
+        couplings: J, one per edge; positive favours agreement.
+        fields: h, one per node and state.
+    """
+
+    couplings: Float[Array, " edges"]
+    fields: Float[Array, "nodes states"]
+
+    @property
+    def num_states(self) -> int:
+        """Number of columns of the fields."""
+        return self.fields.shape[-1]
+
+    def statistics(self, graph: Graph, states: Int[Array, " nodes"]) -> "Potts":
+        """Agreements of neighbours, and one-hot states."""
+        first, second = graph.edges.T
+        agree = (states[first] == states[second]).astype(self.couplings.dtype)
+        one_hot = jax.nn.one_hot(states, self.num_states, dtype=self.fields.dtype)
+        return Potts(couplings=agree, fields=one_hot)
+
+    def relative_logits(
+        self, block: NeighborBlock, states: Int[Array, "nodes chains"]
+    ) -> Float[Array, "states_minus_one block chains"]:
+        """Log odds of states 1..K-1 against 0 for a block's nodes."""
+        couplings = jnp.append(self.couplings, 0.0)
+        levels = jnp.arange(self.num_states, dtype=states.dtype)[:, None, None]
+        total = jnp.broadcast_to(
+            self.fields[block.nodes].T[..., None],
+            (self.num_states, len(block.nodes), states.shape[1]),
+        )
+        for neighbors, edges in zip(block.neighbors, block.edges, strict=True):
+            total = total + couplings[edges][:, None] * (states[neighbors] == levels)
+        return total[1:] - total[:1]
+
+    def tables(self) -> "Pairwise":
+        """The same potential as general tables."""
+        return Pairwise(
+            edge_tables=self.couplings[:, None, None] * jnp.eye(self.num_states),
+            node_tables=self.fields,
+        )
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Pairwise:
+    """General tables: log potential ``sum_e b_e(x_u, x_v) + sum_i a_i(x_i)``.
+
+    Attributes:
+        edge_tables: b, one table per edge, the edge's first end on the first axis.
+        node_tables: a, one row per node.
+    """
+
+    edge_tables: Float[Array, "edges states states"]
+    node_tables: Float[Array, "nodes states"]
+
+    @property
+    def num_states(self) -> int:
+        """Number of columns of the node tables."""
+        return self.node_tables.shape[-1]
+
+    def statistics(self, graph: Graph, states: Int[Array, " nodes"]) -> "Pairwise":
+        """One-hot pairs of neighbours, and one-hot states."""
+        one_hot = jax.nn.one_hot(states, self.num_states, dtype=self.node_tables.dtype)
+        first, second = graph.edges.T
+        return Pairwise(
+            edge_tables=one_hot[first][:, :, None] * one_hot[second][:, None, :],
+            node_tables=one_hot,
+        )
+
+    def relative_logits(
+        self, block: NeighborBlock, states: Int[Array, "nodes chains"]
+    ) -> Float[Array, "states_minus_one block chains"]:
+        """Log odds of states 1..K-1 against 0 for a block's nodes."""
+        padded = jnp.pad(self.edge_tables, ((0, 1), (0, 0), (0, 0)))
+        total = jnp.broadcast_to(
+            self.node_tables[block.nodes].T[..., None],
+            (self.num_states, len(block.nodes), states.shape[1]),
+        )
+        slots = zip(block.neighbors, block.edges, block.is_second, strict=True)
+        for neighbors, edges, is_second in slots:
+            tables = padded[edges]
+            own_first = jnp.where(is_second[:, None, None], tables.swapaxes(1, 2), tables)
+            for level in range(self.num_states):
+                row = own_first[:, :, level].T[..., None]
+                total = total + row * (states[neighbors] == level)
+        return total[1:] - total[:1]
+
+    def tables(self) -> "Pairwise":
+        """The model itself."""
+        return self
+
+
+def log_potential(
+    model: PairwiseModel, graph: Graph, states: Int[Array, " nodes"]
+) -> Float[Array, ""]:
+    """Unnormalised log-probability of one configuration: the inner product with its statistics."""
+    products = jax.tree.map(
+        lambda parameter, statistic: jnp.sum(parameter * statistic),
+        model,
+        model.statistics(graph, states),
+    )
+    return sum(jax.tree.leaves(products))
+
+
+def log_pseudolikelihood(
+    model: PairwiseModel, graph: Graph, states: Int[Array, "items nodes"]
+) -> Float[Array, " items"]:
+    """Log pseudo-likelihood of each observation, ``sum_i log p(x_i | all other x)`` (Besag 1975).
+
+    Args:
+        model: Pairwise model.
+        graph: Its graph.
+        states: Observations, integers 0..K-1.
+    """
+    columns = jnp.asarray(states).T
+    total = jnp.zeros(columns.shape[1:])
+    for block in neighbor_blocks(graph, np.arange(graph.num_nodes)):
+        log_probs = log_softmax_relative(model.relative_logits(block, columns))
+        chosen = jnp.take_along_axis(log_probs, columns[block.nodes][None].astype(int), axis=0)
+        total = total + chosen[0].sum(axis=0)
+    return total
+
+
+def couplings_from_agreements(agreements: Float[Array, "*rest"]) -> Float[Array, "*rest"]:
+    """Ising couplings J = logit(theta) / 2 of agreement parameters theta in (0, 1)."""
+    return (jnp.log(agreements) - jnp.log1p(-agreements)) / 2
+
+
+def agreements_from_couplings(couplings: Float[Array, "*rest"]) -> Float[Array, "*rest"]:
+    """Agreement parameters theta = sigmoid(2 J) of Ising couplings."""
+    return jax.nn.sigmoid(2 * couplings)
+
+
+def as_states(data, num_states: int, num_nodes: int, *, caller: str) -> np.ndarray:
+    """Observations checked and coded as integers 0..K-1; spins -1, +1 become 0, 1.
+
+    Args:
+        data: Concrete matrix "items nodes".
+        num_states: Number of values of one variable.
+        num_nodes: Number of variables.
+        caller: Name of the calling function, for the message.
+
+    Raises:
+        ValueError: If the data are empty, of the wrong width, hold NaN, or hold values that are
+            neither all in 0..K-1 nor, for two states, all in {-1, +1}.
+    """
+    data = np.asarray(data)
+    if data.ndim != 2 or data.shape[1] != num_nodes:
+        raise ValueError(
+            f"{caller}: expected data of shape [items, {num_nodes}], got {data.shape}; "
+            "pass one row per observation and one column per node of the graph"
+        )
+    if data.shape[0] == 0:
+        raise ValueError(f"{caller}: expected at least one observation, got 0; pass data")
+    if np.issubdtype(data.dtype, np.floating) and np.isnan(data).any():
+        raise ValueError(
+            f"{caller}: expected data without gaps, got {int(np.isnan(data).sum())} NaN; "
+            "impute or drop the missing values"
+        )
+    values = np.unique(data)
+    if num_states == 2 and np.isin(values, (-1, 1)).all() and values[0] == -1:
+        return (data > 0).astype(np.int8)
+    if not np.isin(values, np.arange(num_states)).all():
+        spins = " or all in {-1, +1}" if num_states == 2 else ""
+        raise ValueError(
+            f"{caller}: expected values all in 0..{num_states - 1}{spins}, got "
+            f"{values[:6].tolist()}; recode the data"
+        )
+    return data.astype(np.int8)

@@ -1,0 +1,25 @@
+"""Array aliases and the one table of axis names used in every annotation.
+
+================  ==========================================================================
+axis              meaning
+================  ==========================================================================
+nodes             variables of the field, numbered 0..num_nodes-1
+edges             unordered pairs of nodes, in the order of ``Graph.edges``
+states            values 0..num_states-1 of one variable
+chains            independent copies of the field, last in memory
+items             observations, the rows of a data matrix
+groups            slots of a buffer that holds the distinct values of tied parameters
+block             the nodes of one colour and one degree bucket
+degree            neighbour slots of a block, padded to the largest degree in it
+================  ==========================================================================
+"""
+
+from typing import TypeAlias
+
+import jax
+from jaxtyping import Array, Bool, Float, Int
+
+__all__ = ["Array", "Bool", "Float", "Int", "Key"]
+
+Key: TypeAlias = jax.Array
+"""A single random key, typed (``jax.random.key``) or legacy ``uint32[2]``."""
