@@ -1,0 +1,128 @@
+r"""The partition prior of a Dirichlet process, also called the Chinese restaurant process.
+
+.. math:: P(c) = \frac{\alpha^{K}\,\Gamma(\alpha)}{\Gamma(\alpha + r)} \prod_{g=1}^{K} \Gamma(m_g)
+
+for r items in K groups of sizes m_g (the exchangeable partition probability function; Ewens 1972,
+Pitman 1995). A partition is written as a vector of canonical labels: groups are numbered in the
+order of their first item, so every partition has exactly one vector.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import gammaln
+
+from jaxmrf.types import Array, Bool, Float, Int, Key
+
+__all__ = [
+    "canonical_labels",
+    "draw",
+    "draw_concentration",
+    "first_items",
+    "group_sizes",
+    "is_canonical",
+    "log_prob",
+    "tie",
+]
+
+
+def log_prob(
+    labels: Int[Array, " items"], concentration: Float[Array, ""] | float
+) -> Float[Array, ""]:
+    """Log-probability of the partition that the labels describe.
+
+    Args:
+        labels: Group of each item, any numbering in 0..items-1.
+        concentration: alpha > 0; the prior mean of the number of groups is about
+            ``alpha * log(1 + items / alpha)``.
+    """
+    num_items = labels.shape[0]
+    sizes = group_sizes(labels, num_items)
+    log_blocks = jnp.where(sizes > 0, gammaln(jnp.maximum(sizes, 1)), 0.0).sum()
+    num_groups = (sizes > 0).sum()
+    normalizer = gammaln(concentration) - gammaln(concentration + num_items)
+    return num_groups * jnp.log(concentration) + normalizer + log_blocks
+
+
+def draw(key: Key, concentration: Float[Array, ""] | float, num_items: int) -> Int[Array, " items"]:
+    """A partition of ``num_items`` items from the prior, as canonical labels.
+
+    Item i starts a group with probability ``alpha / (alpha + i)``, else it joins the group of an
+    earlier item chosen uniformly.
+    """
+    key_new, key_earlier = jax.random.split(key)
+    order = jnp.arange(num_items)
+    is_new = jax.random.uniform(key_new, (num_items,)) * (concentration + order) < concentration
+    is_new = is_new.at[0].set(True)
+    earlier = jax.random.randint(key_earlier, (num_items,), 0, jnp.maximum(order, 1))
+
+    def body(labels, item):
+        position, starts, other = item
+        label = jnp.where(starts, labels.max() + 1, labels[other])
+        return labels.at[position].set(label), None
+
+    start = jnp.full(num_items, -1, dtype=jnp.int32)
+    return jax.lax.scan(body, start, (order, is_new, earlier))[0]
+
+
+def group_sizes(labels: Int[Array, " items"], max_groups: int) -> Int[Array, " groups"]:
+    """Number of items with each label 0..max_groups-1."""
+    return jnp.zeros(max_groups, dtype=jnp.int32).at[labels].add(1)
+
+
+def first_items(labels: Int[Array, " items"], max_groups: int) -> Int[Array, " groups"]:
+    """Position of the first item of every group; the number of items for an empty group."""
+    num_items = labels.shape[0]
+    empty = jnp.full(max_groups, num_items, dtype=jnp.int32)
+    return empty.at[labels].min(jnp.arange(num_items, dtype=jnp.int32))
+
+
+def canonical_labels(labels: Int[Array, " items"]) -> Int[Array, " items"]:
+    """The same partition with groups numbered in the order of their first item.
+
+    Args:
+        labels: Group of each item, any numbering in 0..items-1.
+
+    >>> canonical_labels(jnp.array([2, 0, 2, 1])).tolist()
+    [0, 1, 0, 2]
+    """
+    order = jnp.argsort(first_items(labels, labels.shape[0]))
+    rank = jnp.zeros_like(order).at[order].set(jnp.arange(order.size))
+    return rank[labels].astype(jnp.int32)
+
+
+def is_canonical(labels: Int[Array, " items"]) -> Bool[Array, ""]:
+    """Whether each label is at most one more than the largest before it, starting from 0."""
+    largest_before = jnp.concatenate([jnp.array([-1]), jax.lax.cummax(labels)[:-1]])
+    return ((labels >= 0) & (labels <= largest_before + 1)).all()
+
+
+def tie(values: Float[Array, " groups"], labels: Int[Array, " items"]) -> Float[Array, " items"]:
+    """``values[labels]``, with NaN, not a neighbour's value, for a label beyond the buffer."""
+    return values.at[labels].get(mode="fill", fill_value=jnp.nan)
+
+
+def draw_concentration(
+    key: Key,
+    concentration: Float[Array, ""],
+    num_groups: Int[Array, ""],
+    num_items: int,
+    *,
+    shape: Float[Array, ""] | float,
+    rate: Float[Array, ""] | float,
+) -> Float[Array, ""]:
+    """The concentration from its conditional under a Gamma prior (Escobar & West 1995, sec. 6).
+
+    Args:
+        key: Random key.
+        concentration: Current value.
+        num_groups: Number of groups K.
+        num_items: Number of items r.
+        shape: Shape of the Gamma prior.
+        rate: Rate of the Gamma prior.
+    """
+    key_beta, key_mixture, key_gamma = jax.random.split(key, 3)
+    auxiliary = jax.random.beta(key_beta, concentration + 1.0, num_items)
+    rate = rate - jnp.log(auxiliary)
+    odds = (shape + num_groups - 1.0) / (num_items * rate)
+    is_larger = jax.random.uniform(key_mixture) * (1.0 + odds) < odds
+    return jax.random.gamma(key_gamma, shape + num_groups - 1.0 + is_larger) / rate

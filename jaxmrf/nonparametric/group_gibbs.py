@@ -1,0 +1,232 @@
+r"""Gibbs sampling of grouped agreement parameters with the stripped Beta approximation.
+
+The agreement parameters of a random field are tied by a Dirichlet process,
+:math:`\theta_i = \phi_{c_i}`. Given everything else, edge i joins group g with probability
+
+.. math:: P(c_i = g) \propto m_{-i,g} L_i(\phi_g), \qquad
+          P(c_i = \text{new}) \propto \alpha \int L_i \, dG_0,
+          \qquad L_i(\theta) = \theta^{S_i} (1 - \theta)^{n - S_i},
+          \quad S_i = \lfloor n \tilde\theta_i \rfloor
+
+with :math:`\tilde\theta` the maximum likelihood estimate (Liu & Page, NIPS 2013, section 3.2 and
+Algorithm 2). The values are then re-estimated with the parameters tied, by a few steps of
+persistent contrastive divergence, and drawn from Beta(m n phi^ + 1, m n (1 - phi^) + 1). On a
+forest both steps are exact: the likelihood factorises over edges and phi^ is a ratio of counts.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import logit
+
+from jaxmrf.graphs import Graph, SweepPlan
+from jaxmrf.models import Ising
+from jaxmrf.nonparametric.base_measures import BaseMeasure
+from jaxmrf.nonparametric.dirichlet_process import first_items, group_sizes
+from jaxmrf.sampling import gibbs
+from jaxmrf.types import Array, Bool, Float, Int, Key
+
+__all__ = ["GroupInfo", "GroupState", "StrippedBeta", "init", "step"]
+
+
+class StrippedBeta(NamedTuple):
+    """The data as the sampler sees them.
+
+    Attributes:
+        counts: S, stripped agreement counts ``floor(n * estimate)`` of each edge.
+        agreements: Number of observations in which the ends of each edge agree.
+        num_items: n, the number of observations.
+        fields: Fixed fields of the nodes; zeros in the paper.
+    """
+
+    counts: Float[Array, " edges"]
+    agreements: Float[Array, " edges"]
+    num_items: Float[Array, ""]
+    fields: Float[Array, " nodes"]
+
+
+class GroupState(NamedTuple):
+    """Position of the chain.
+
+    Attributes:
+        labels: Canonical group of every edge.
+        values: Agreement parameter of every group; slots past the last group hold prior draws.
+        particles: Persistent states of the field under the current parameters.
+        is_truncated: Whether some edge has ever found the buffer without a free slot.
+    """
+
+    labels: Int[Array, " edges"]
+    values: Float[Array, " groups"]
+    particles: Int[Array, "nodes chains"]
+    is_truncated: Bool[Array, ""]
+
+
+class GroupInfo(NamedTuple):
+    """What a person plots.
+
+    Attributes:
+        num_groups: Number of groups in use.
+        mismatch: Largest distance, over groups, between data and model agreement rates.
+    """
+
+    num_groups: Int[Array, ""]
+    mismatch: Float[Array, ""]
+
+
+def init(
+    key: Key,
+    labels: Int[Array, " edges"],
+    values: Float[Array, " groups"],
+    plan: SweepPlan,
+    *,
+    num_particles: int,
+) -> GroupState:
+    """State at a given grouping, with particles at independent uniform states.
+
+    Args:
+        key: Random key.
+        labels: Group of every edge, 0..groups-1.
+        values: Agreement parameter of every slot, in (0, 1).
+        plan: Sweep plan of the graph.
+        num_particles: Number of persistent chains.
+    """
+    particles = jax.random.randint(key, (plan.num_nodes, num_particles), 0, 2, dtype=jnp.int8)
+    labels, values = _sort_groups(labels, values)
+    return GroupState(labels, values, particles, jnp.array(False))
+
+
+def step(
+    key: Key,
+    state: GroupState,
+    model: StrippedBeta,
+    graph: Graph,
+    plan: SweepPlan,
+    *,
+    concentration: Float[Array, ""] | float,
+    base: BaseMeasure,
+    num_refits: int = 5,
+    refit_rate: float = 0.3,
+) -> tuple[GroupState, GroupInfo]:
+    """One sweep: the group of every edge in turn, then the value of every group.
+
+    Args:
+        key: Random key.
+        state: Current state.
+        model: Data.
+        graph: Graph of the field.
+        plan: Its sweep plan.
+        concentration: alpha of the Dirichlet process.
+        base: G0.
+        num_refits: Steps of persistent contrastive divergence behind phi^; 0 on a forest, where
+            the ratio of counts is the estimate.
+        refit_rate: Size of those steps in units of a Newton step for independent edges.
+    """
+    key_labels, key_refit, key_values, key_empty = jax.random.split(key, 4)
+    labels, values, is_full = _update_labels(key_labels, state, model, concentration, base)
+    labels, values = _sort_groups(labels, values)
+
+    sizes = group_sizes(labels, values.size)
+    trials = jnp.maximum(sizes * model.num_items, 1.0)
+    rates = jnp.zeros_like(values).at[labels].add(model.agreements) / trials
+    if num_refits:
+        estimates, particles, mismatch = _refit(
+            key_refit, labels, values, rates, state.particles, model, graph, plan,
+            num_refits=num_refits, refit_rate=refit_rate,
+        )  # fmt: skip
+    else:
+        estimates, particles, mismatch = rates, state.particles, jnp.zeros(())
+
+    total = sizes * model.num_items
+    updated = base.update(key_values, values, total * estimates, total * (1 - estimates))
+    values = jnp.where(sizes > 0, updated, base.draw(key_empty, values.size))
+    values = jnp.clip(values, _SMALLEST, 1 - _SMALLEST)
+    state = GroupState(labels, values, particles, state.is_truncated | is_full)
+    return state, GroupInfo(num_groups=(sizes > 0).sum(), mismatch=mismatch)
+
+
+# float32 rounds 1 - 1e-8 to 1, where the logit is infinite
+_SMALLEST = 1e-6
+
+
+def _update_labels(
+    key: Key,
+    state: GroupState,
+    model: StrippedBeta,
+    concentration: Float[Array, ""] | float,
+    base: BaseMeasure,
+) -> tuple[Int[Array, " edges"], Float[Array, " groups"], Bool[Array, ""]]:
+    """Neal's Algorithm 2 over the edges; all random numbers are drawn before the scan."""
+    num_edges, num_groups = state.labels.size, state.values.size
+    successes, failures = model.counts, model.num_items - model.counts
+    key_new, key_choice = jax.random.split(key)
+    log_new, new_values = base.new_groups(key_new, successes, failures)
+    new_values = jnp.clip(new_values, _SMALLEST, 1 - _SMALLEST)
+    log_new = log_new + jnp.log(concentration)
+    noise = jax.random.gumbel(key_choice, (num_edges, num_groups))
+
+    def body(carry, edge):
+        sizes, logits, log_others = carry
+        label, success, failure, log_fresh, fresh, gumbel = edge
+        sizes = sizes.at[label].add(-1)
+        # one free slot stands for the new group; without one that move is lost, and reported
+        free = jnp.argmin(sizes)
+        is_full = sizes[free] > 0
+        log_weights = jnp.log(sizes) + success * logits + (success + failure) * log_others
+        log_weights = log_weights.at[free].set(jnp.where(is_full, log_weights[free], log_fresh))
+        chosen = jnp.argmax(log_weights + gumbel).astype(label.dtype)
+        is_new = (chosen == free) & ~is_full
+        logits = logits.at[chosen].set(jnp.where(is_new, logit(fresh), logits[chosen]))
+        log_others = log_others.at[chosen].set(
+            jnp.where(is_new, jnp.log1p(-fresh), log_others[chosen])
+        )
+        return (sizes.at[chosen].add(1), logits, log_others), (chosen, is_full)
+
+    sizes = group_sizes(state.labels, num_groups).astype(state.values.dtype)
+    carry = (sizes, logit(state.values), jnp.log1p(-state.values))
+    edges = (state.labels, successes, failures, log_new, new_values, noise)
+    (_, logits, _), (labels, is_full) = jax.lax.scan(body, carry, edges)
+    return labels, jax.nn.sigmoid(logits), is_full.any()
+
+
+def _sort_groups(
+    labels: Int[Array, " edges"], values: Float[Array, " groups"]
+) -> tuple[Int[Array, " edges"], Float[Array, " groups"]]:
+    """The same grouping with canonical labels, values moved along."""
+    order = jnp.argsort(first_items(labels, values.size))
+    rank = jnp.zeros_like(order).at[order].set(jnp.arange(order.size))
+    return rank[labels].astype(jnp.int32), values[order]
+
+
+def _refit(
+    key: Key,
+    labels: Int[Array, " edges"],
+    values: Float[Array, " groups"],
+    rates: Float[Array, " groups"],
+    particles: Int[Array, "nodes chains"],
+    model: StrippedBeta,
+    graph: Graph,
+    plan: SweepPlan,
+    *,
+    num_refits: int,
+    refit_rate: float,
+) -> tuple[Float[Array, " groups"], Int[Array, "nodes chains"], Float[Array, ""]]:
+    """Tied estimates by persistent contrastive divergence from the current values."""
+    sizes = jnp.maximum(group_sizes(labels, values.size), 1)
+    used = group_sizes(labels, values.size) > 0
+    first, second = graph.edges.T
+
+    def body(carry, key):
+        logits, particles = carry
+        field = Ising(couplings=logits[labels] / 2, fields=model.fields)
+        particles = gibbs.sweep(key, particles, field, plan)
+        agree = (particles[first] == particles[second]).mean(axis=1, dtype=values.dtype)
+        means = jnp.zeros_like(values).at[labels].add(agree) / sizes
+        scale = jnp.maximum(means * (1 - means), rates * (1 - rates))
+        gap = jnp.where(used, rates - means, 0.0)
+        logits = logits + refit_rate * gap / jnp.maximum(scale, 1 / model.num_items)
+        return (logits, particles), jnp.abs(gap).max()
+
+    keys = jax.random.split(key, num_refits)
+    (logits, particles), mismatch = jax.lax.scan(body, (logit(values), particles), keys)
+    return jax.nn.sigmoid(logits), particles, mismatch[-1]
