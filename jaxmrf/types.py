@@ -14,12 +14,19 @@ degree            neighbour slots of a block, padded to the largest degree in it
 ================  ==========================================================================
 """
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-__all__ = ["Array", "Bool", "Float", "Int", "Key"]
+__all__ = ["Array", "ArrayLike", "Bool", "Float", "Int", "Key", "Leaf"]
+
+ArrayLike: TypeAlias = jax.Array | np.ndarray
+"""Data as callers have it: a JAX array, a tracer or a NumPy array."""
 
 Key: TypeAlias = jax.Array
 """A single random key, typed (``jax.random.key``) or legacy ``uint32[2]``."""
+
+Leaf: TypeAlias = Any
+"""An array held by a pytree. Not checked: JAX rebuilds pytrees around placeholders and batches."""

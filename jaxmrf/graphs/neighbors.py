@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxmrf.graphs.coloring import check_colors, color
 from jaxmrf.graphs.graph import Graph
+from jaxmrf.types import Leaf
 
 __all__ = ["NeighborBlock", "SweepPlan", "neighbor_blocks", "sweep_plan"]
 
@@ -32,10 +33,10 @@ class NeighborBlock:
         is_second: Whether the block's node is the edge's second end, shape ``[degree, block]``.
     """
 
-    nodes: np.ndarray
-    neighbors: np.ndarray
-    edges: np.ndarray
-    is_second: np.ndarray
+    nodes: Leaf
+    neighbors: Leaf
+    edges: Leaf
+    is_second: Leaf
 
 
 @jax.tree_util.register_dataclass

@@ -10,7 +10,7 @@ not, which is the coupling J = logit(theta) / 2.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxmrf.graphs import Graph, NeighborBlock, neighbor_blocks
 from jaxmrf.logspace import log_softmax_relative
-from jaxmrf.types import Array, Float, Int
+from jaxmrf.types import Array, ArrayLike, Float, Int, Leaf
 
 __all__ = [
     "Ising",
@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 
+@runtime_checkable
 class PairwiseModel(Protocol):
     """What samplers, learners and exact methods ask of a pairwise model (a pytree)."""
 
@@ -56,19 +57,19 @@ class Ising:
     """Spins -1, +1: log potential ``sum_e J_e s_u s_v + sum_i h_i s_i``.
 
     Attributes:
-        couplings: J, one per edge; positive favours agreement.
-        fields: h, one per node; positive favours state 1.
+        couplings: J, shape ``[edges]``; positive favours agreement.
+        fields: h, shape ``[nodes]``; positive favours state 1.
     """
 
-    couplings: Float[Array, " edges"]
-    fields: Float[Array, " nodes"]
+    couplings: Leaf
+    fields: Leaf
 
     @property
     def num_states(self) -> int:
         """Two."""
         return 2
 
-    def statistics(self, graph: Graph, states: Int[Array, " nodes"]) -> "Ising":
+    def statistics(self, graph: Graph, states: Int[ArrayLike, " nodes"]) -> "Ising":
         """Products of neighbouring spins, and the spins."""
         spins = 2.0 * states - 1.0
         first, second = graph.edges.T
@@ -103,19 +104,19 @@ class Potts:
     """K states without order: log potential ``sum_e J_e [x_u = x_v] + sum_i h_i(x_i)``.
 
     Attributes:
-        couplings: J, one per edge; positive favours agreement.
-        fields: h, one per node and state.
+        couplings: J, shape ``[edges]``; positive favours agreement.
+        fields: h, shape ``[nodes, states]``.
     """
 
-    couplings: Float[Array, " edges"]
-    fields: Float[Array, "nodes states"]
+    couplings: Leaf
+    fields: Leaf
 
     @property
     def num_states(self) -> int:
         """Number of columns of the fields."""
         return self.fields.shape[-1]
 
-    def statistics(self, graph: Graph, states: Int[Array, " nodes"]) -> "Potts":
+    def statistics(self, graph: Graph, states: Int[ArrayLike, " nodes"]) -> "Potts":
         """Agreements of neighbours, and one-hot states."""
         first, second = graph.edges.T
         agree = (states[first] == states[second]).astype(self.couplings.dtype)
@@ -150,19 +151,19 @@ class Pairwise:
     """General tables: log potential ``sum_e b_e(x_u, x_v) + sum_i a_i(x_i)``.
 
     Attributes:
-        edge_tables: b, one table per edge, the edge's first end on the first axis.
-        node_tables: a, one row per node.
+        edge_tables: b, shape ``[edges, states, states]``, the edge's first end on the first axis.
+        node_tables: a, shape ``[nodes, states]``.
     """
 
-    edge_tables: Float[Array, "edges states states"]
-    node_tables: Float[Array, "nodes states"]
+    edge_tables: Leaf
+    node_tables: Leaf
 
     @property
     def num_states(self) -> int:
         """Number of columns of the node tables."""
         return self.node_tables.shape[-1]
 
-    def statistics(self, graph: Graph, states: Int[Array, " nodes"]) -> "Pairwise":
+    def statistics(self, graph: Graph, states: Int[ArrayLike, " nodes"]) -> "Pairwise":
         """One-hot pairs of neighbours, and one-hot states."""
         one_hot = jax.nn.one_hot(states, self.num_states, dtype=self.node_tables.dtype)
         first, second = graph.edges.T
@@ -195,7 +196,7 @@ class Pairwise:
 
 
 def log_potential(
-    model: PairwiseModel, graph: Graph, states: Int[Array, " nodes"]
+    model: PairwiseModel, graph: Graph, states: Int[ArrayLike, " nodes"]
 ) -> Float[Array, ""]:
     """Unnormalised log-probability of one configuration: the inner product with its statistics."""
     products = jax.tree.map(
@@ -207,7 +208,7 @@ def log_potential(
 
 
 def log_pseudolikelihood(
-    model: PairwiseModel, graph: Graph, states: Int[Array, "items nodes"]
+    model: PairwiseModel, graph: Graph, states: Int[ArrayLike, "items nodes"]
 ) -> Float[Array, " items"]:
     """Log pseudo-likelihood of each observation, ``sum_i log p(x_i | all other x)`` (Besag 1975).
 
