@@ -1,0 +1,18 @@
+"""NumPyro distributions: random fields, and the Chinese restaurant process over partitions."""
+
+from jaxmrf.distributions.constraints import canonical_labels, spins
+from jaxmrf.distributions.pairwise import Ising, PairwiseMRF, Potts
+from jaxmrf.distributions.random_field import IntractableNormalizerError, MarkovRandomField
+from jaxmrf.distributions.wrappers import base_distribution, map_base
+
+__all__ = [
+    "IntractableNormalizerError",
+    "Ising",
+    "MarkovRandomField",
+    "PairwiseMRF",
+    "Potts",
+    "base_distribution",
+    "canonical_labels",
+    "map_base",
+    "spins",
+]
