@@ -1,0 +1,38 @@
+"""Runs the cases: `python -m benchmarks [--only CASE ...] [--size small|full] [--out FOLDER]`."""
+
+import argparse
+import tempfile
+import time
+from importlib import import_module
+from pathlib import Path
+
+from benchmarks import rows, table
+
+CASES = sorted(path.stem.removeprefix("case_") for path in Path(__file__).parent.glob("case_*.py"))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=CASES, metavar="CASE", help=", ".join(CASES))
+    parser.add_argument("--size", choices=["small", "full"], default="full")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="folder of the rows; by default benchmarks/results, or a new one for --size small",
+    )
+    options = parser.parse_args(arguments)
+    out = options.out
+    if out is None:
+        is_full = options.size == "full"
+        out = rows.RESULTS if is_full else Path(tempfile.mkdtemp(prefix="jaxmrf-benchmarks-"))
+    out.mkdir(parents=True, exist_ok=True)
+    for case in options.only or CASES:
+        start = time.perf_counter()
+        measured = import_module(f"benchmarks.case_{case}").run(options.size, out)
+        path = rows.write(measured, out)
+        print(table.render(measured))
+        print(f"{case}: {time.perf_counter() - start:.1f} s, rows in {path}")
+
+
+if __name__ == "__main__":
+    main()
