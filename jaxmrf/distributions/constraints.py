@@ -35,6 +35,7 @@ class _Spins(_VectorConstraint):
     """All in {0, 1} or all in {-1, +1}."""
 
     def __call__(self, x):
+        x = _as_array(x)
         # x + 1 == 0 rather than x == -1: the latter overflows for unsigned integers
         is_minus = (x < 0) & (x + 1 == 0)
         is_plus = x == 1
@@ -45,12 +46,18 @@ class _CanonicalLabels(_VectorConstraint):
     """Integer labels in order of first appearance."""
 
     def __call__(self, x):
+        x = _as_array(x)
         if isinstance(x, jax.Array):
             largest = jax.lax.cummax(x, axis=x.ndim - 1)
         else:
             largest = np.maximum.accumulate(x, axis=-1)
         grows = (x[..., 1:] <= largest[..., :-1] + 1).all(-1)
         return (x[..., 0] == 0) & grows & ((x >= 0) & (x % 1 == 0)).all(-1)
+
+
+def _as_array(x):
+    """A value as an array; what is not JAX's becomes NumPy's, to stay known while tracing."""
+    return x if isinstance(x, jax.Array) else np.asarray(x)
 
 
 spins = _Spins()
