@@ -6,7 +6,7 @@ draw from the normalised integrand, a draw of a group's value given the group, a
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from jaxmrf.types import Array, Float, Key
 __all__ = ["BaseMeasure", "BetaBase", "MonteCarloBase"]
 
 
+@runtime_checkable
 class BaseMeasure(Protocol):
     """What a sampler of groups asks of G0."""
 
