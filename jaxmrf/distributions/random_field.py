@@ -87,7 +87,11 @@ class MarkovRandomField(SortedFieldsDistribution):
         }
         batch_shape = _batch_shape(name, shapes, self._axes)
         for key, value in parameters.items():
-            setattr(self, key, _broadcast(value, batch_shape + events[key]))
+            event = events[key]
+            own = shapes[key][: -len(event)] if shapes[key] else ()
+            ones = (1,) * (len(batch_shape) - len(own))
+            # equal ranks, as promote_batch_shape asks; the batch axes themselves stay unexpanded
+            setattr(self, key, _broadcast(value, (*ones, *own, *event)))
         super().__init__(batch_shape, (graph.num_nodes,), validate_args=validate_args)
 
     def validate_args(self, strict: bool = True) -> None:
@@ -111,9 +115,10 @@ class MarkovRandomField(SortedFieldsDistribution):
 
     @classmethod
     def infer_shapes(cls, graph: Graph, *shapes, **named_shapes):
-        """Batch and event shape from the graph and the shapes of the parameters."""
+        """Batch and event shape from the graph and the shapes of the parameters; options are inert."""
         named_shapes |= dict(zip(cls._axes, shapes, strict=False))
-        batch_shape = _batch_shape(cls.__name__, named_shapes, cls._axes)
+        shapes_of_arrays = {key: named_shapes.get(key, ()) for key in cls._axes}
+        batch_shape = _batch_shape(cls.__name__, shapes_of_arrays, cls._axes)
         return batch_shape, (graph.num_nodes,)
 
     @property
@@ -215,11 +220,13 @@ class MarkovRandomField(SortedFieldsDistribution):
         if not self.batch_shape:
             drawn = draw(key, self.model, self.graph)
         else:
-            keys = jax.random.split(key, math.prod(self.batch_shape))
-            flat = [
-                parameter.reshape((-1, *parameter.shape[len(self.batch_shape) :]))
-                for parameter in self._parameters()
-            ]
+            count = math.prod(self.batch_shape)
+            flat = []
+            for value, axes in zip(self._parameters(), self._axes.values(), strict=True):
+                event = value.shape[-len(axes.split()) :]
+                value = jnp.broadcast_to(value, self.batch_shape + event)
+                flat.append(value.reshape((count, *event)))
+            keys = jax.random.split(key, count)
             drawn = jax.vmap(lambda k, *p: draw(k, self._core(*p), self.graph))(keys, *flat)
             drawn = jnp.moveaxis(drawn, 0, 1)
         shape = (*sample_shape, *self.batch_shape, *self.event_shape)
@@ -346,9 +353,8 @@ def _batch_shape(name: str, shapes: dict, axes: dict[str, str]) -> tuple[int, ..
 
 
 def _broadcast(value, shape: tuple[int, ...]):
-    """A parameter of full shape; a known value stays known, or validation would be lost in jit."""
+    """A parameter of the given shape; a known value stays known, or jit would skip validation."""
     if not isinstance(value, jax.Array):
-        value = np.asarray(value)
         return np.broadcast_to(value, shape)
     if value.shape == shape:
         return value

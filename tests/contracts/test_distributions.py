@@ -1,0 +1,61 @@
+"""Every public distribution keeps every law of the conformance suite."""
+
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+
+import jaxmrf.distributions
+from jaxmrf.distributions import ChineseRestaurantProcess, Ising, PairwiseMRF, Potts
+from jaxmrf.graphs import Graph
+from jaxmrf.testing import DISTRIBUTION_CHECKS, DistributionCase
+
+PAW = Graph(4, [(0, 1), (1, 2), (0, 2), (2, 3)])  # a triangle with a tail: two degrees, a cycle
+EDGE = Graph(2, [(0, 1)])
+PARTITIONS_OF_4 = [
+    (0, b, c, d) for b in range(2) for c in range(max(0, b) + 2) for d in range(max(0, b, c) + 2)
+]
+
+
+def normal(*shape, seed=0):
+    return (0.5 * np.random.default_rng(seed).standard_normal(shape)).astype(np.float32)
+
+
+CASES = {
+    "ising": DistributionCase(
+        partial(Ising, PAW), {"couplings": normal(4), "fields": normal(4, seed=1)}
+    ),
+    "ising_batched": DistributionCase(
+        partial(Ising, PAW), {"couplings": normal(2, 1, 4), "fields": normal(3, 4, seed=1)}
+    ),
+    "potts": DistributionCase(
+        partial(Potts, EDGE, num_states=3),
+        {"couplings": normal(1), "fields": normal(2, 2, 3, seed=1)},
+    ),
+    "pairwise": DistributionCase(
+        partial(PairwiseMRF, EDGE),
+        {"edge_tables": normal(1, 3, 3), "node_tables": normal(2, 3, seed=1)},
+    ),
+    "chinese_restaurant": DistributionCase(
+        partial(ChineseRestaurantProcess, size=4),
+        {"concentration": np.array([0.6, 2.0], dtype=np.float32)},
+        values=lambda fn: np.reshape(PARTITIONS_OF_4, (-1, *(1,) * len(fn.batch_shape), 4)),
+    ),
+}
+
+
+@pytest.mark.parametrize("check", DISTRIBUTION_CHECKS)
+@pytest.mark.parametrize("case", CASES)
+def test_distribution_keeps_the_law(case, check):
+    DISTRIBUTION_CHECKS[check](CASES[case], jax.random.key(7))
+
+
+def test_every_public_distribution_has_a_case():
+    public = {
+        value
+        for value in vars(jaxmrf.distributions).values()
+        if isinstance(value, type) and hasattr(value, "arg_constraints")
+    }
+    covered = {type(case.build()) for case in CASES.values()}
+    assert public - covered == {jaxmrf.distributions.MarkovRandomField}
