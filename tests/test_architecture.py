@@ -16,7 +16,8 @@ ROWS = (  # a unit imports from rows above it in this list, never from its own r
     {"models"},
     {"sampling", "exact", "variational"},
     {"learning", "nonparametric"},
-    {"distributions", "infer"},
+    {"distributions"},
+    {"infer"},
     {"applications"},
     {"datasets", "diagnostics", "plots", "testing"},  # leaves: imported by nothing
 )

@@ -13,7 +13,6 @@ it right", JASA 99 (2004); in this form Gandy & Scott, arXiv:2001.06465 (2020).
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpyro import handlers
 from numpyro.distributions import biject_to
