@@ -21,7 +21,6 @@ __all__ = [
     "group_sizes",
     "is_canonical",
     "log_prob",
-    "tie",
 ]
 
 
@@ -94,11 +93,6 @@ def is_canonical(labels: Int[Array, " items"]) -> Bool[Array, ""]:
     """Whether each label is at most one more than the largest before it, starting from 0."""
     largest_before = jnp.concatenate([jnp.array([-1]), jax.lax.cummax(labels)[:-1]])
     return ((labels >= 0) & (labels <= largest_before + 1)).all()
-
-
-def tie(values: Float[Array, " groups"], labels: Int[Array, " items"]) -> Float[Array, " items"]:
-    """``values[labels]``, with NaN, not a neighbour's value, for a label beyond the buffer."""
-    return values.at[labels].get(mode="fill", fill_value=jnp.nan)
 
 
 def draw_concentration(

@@ -27,23 +27,21 @@ from jaxmrf.nonparametric.dirichlet_process import first_items, group_sizes
 from jaxmrf.sampling import gibbs
 from jaxmrf.types import Array, Bool, Float, Int, Key
 
-__all__ = ["GroupInfo", "GroupState", "StrippedBeta", "init", "step"]
+__all__ = ["GroupInfo", "GroupState", "StrippedBetaModel", "init", "step"]
 
 
-class StrippedBeta(NamedTuple):
+class StrippedBetaModel(NamedTuple):
     """The data as the sampler sees them.
 
     Attributes:
         counts: S, stripped agreement counts ``floor(n * estimate)`` of each edge.
         agreements: Number of observations in which the ends of each edge agree.
         num_items: n, the number of observations.
-        fields: Fixed fields of the nodes; zeros in the paper.
     """
 
     counts: Float[Array, " edges"]
     agreements: Float[Array, " edges"]
     num_items: Float[Array, ""]
-    fields: Float[Array, " nodes"]
 
 
 class GroupState(NamedTuple):
@@ -99,7 +97,7 @@ def init(
 def step(
     key: Key,
     state: GroupState,
-    model: StrippedBeta,
+    model: StrippedBetaModel,
     graph: Graph,
     plan: SweepPlan,
     *,
@@ -152,7 +150,7 @@ _SMALLEST = 1e-6
 def _update_labels(
     key: Key,
     state: GroupState,
-    model: StrippedBeta,
+    model: StrippedBetaModel,
     concentration: Float[Array, ""] | float,
     base: BaseMeasure,
 ) -> tuple[Int[Array, " edges"], Float[Array, " groups"], Bool[Array, ""]]:
@@ -204,7 +202,7 @@ def _refit(
     values: Float[Array, " groups"],
     rates: Float[Array, " groups"],
     particles: Int[Array, "nodes chains"],
-    model: StrippedBeta,
+    model: StrippedBetaModel,
     graph: Graph,
     plan: SweepPlan,
     *,
@@ -218,7 +216,7 @@ def _refit(
 
     def body(carry, key):
         logits, particles = carry
-        field = Ising(couplings=logits[labels] / 2, fields=model.fields)
+        field = Ising(couplings=logits[labels] / 2, fields=jnp.zeros(graph.num_nodes))
         particles = gibbs.sweep(key, particles, field, plan)
         agree = (particles[first] == particles[second]).mean(axis=1, dtype=values.dtype)
         means = jnp.zeros_like(values).at[labels].add(agree) / sizes
