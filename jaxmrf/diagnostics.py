@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 __all__ = [
     "co_clustering",
     "num_groups",
+    "representative_grouping",
     "to_arviz",
     "variation_of_information",
     "variation_of_information_difference",
@@ -127,6 +128,28 @@ def num_groups(draws: ArrayLike) -> np.ndarray:
     """
     ordered = np.sort(_draws("num_groups", draws), axis=-1)
     return 1 + (ordered[..., 1:] != ordered[..., :-1]).sum(axis=-1)
+
+
+def representative_grouping(draws: ArrayLike) -> np.ndarray:
+    """The draw whose co-clustering is closest to the posterior's, in squared distance (Dahl 2006).
+
+    Args:
+        draws: Integer labels "draws items"; leading axes may be chains and draws.
+
+    Returns:
+        Labels "items" of one of the draws.
+
+    Raises:
+        ValueError: If the draws are not integers or there is none.
+
+    Example:
+        >>> representative_grouping([[0, 0, 1], [0, 1, 1], [0, 0, 1]]).tolist()
+        [0, 0, 1]
+    """
+    draws = _draws("representative_grouping", draws)
+    together = co_clustering(draws)
+    distances = [np.square((labels[:, None] == labels) - together).sum() for labels in draws]
+    return draws[int(np.argmin(distances))]
 
 
 def to_arviz(mcmc: Any, **options: Any) -> Any:

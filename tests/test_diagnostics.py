@@ -8,6 +8,7 @@ import pytest
 from jaxmrf.diagnostics import (
     co_clustering,
     num_groups,
+    representative_grouping,
     to_arviz,
     variation_of_information,
     variation_of_information_difference,
@@ -138,3 +139,12 @@ def test_bad_labels_raise(function, arguments, message):
 def test_no_random_groupings_raises():
     with pytest.raises(ValueError, match="expected num_random >= 1, got 0; pass 100"):
         variation_of_information_difference([0, 1], [0, 1], num_random=0)
+
+
+def test_representative_grouping_is_the_draw_closest_to_the_mean_co_clustering(rng):
+    draws = np.array(random_groupings(rng, 7))
+    mean = np.mean([labels[:, None] == labels for labels in draws], axis=0)
+    found = representative_grouping(draws)
+    distance = np.square((found[:, None] == found) - mean).sum()
+    assert all(distance <= np.square((labels[:, None] == labels) - mean).sum() for labels in draws)
+    assert any(np.array_equal(found, labels) for labels in draws)

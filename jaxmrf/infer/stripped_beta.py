@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxmrf.graphs import Graph, sweep_plan
 from jaxmrf.learning import contrastive
-from jaxmrf.models import Ising, agreements_from_couplings
+from jaxmrf.models import Ising, agreements_from_couplings, as_states
 from jaxmrf.nonparametric import group_gibbs
 from jaxmrf.nonparametric.base_measures import BaseMeasure
 
@@ -74,7 +74,7 @@ class StrippedBeta:
         elif graph.is_forest:
             estimate = agreements / num_items
         else:
-            estimate = self._maximum_likelihood(states, graph)
+            estimate = self._pcd(states, graph)
         # the small excess keeps 0.29 * 100 from being stripped to 28 by rounding
         counts = jnp.floor(num_items * estimate + 1e-3)
         model = group_gibbs.StrippedBetaModel(counts, agreements, jnp.asarray(float(num_items)))
@@ -111,7 +111,20 @@ class StrippedBeta:
             refit_rate=self.refit_rate,
         )
 
-    def _maximum_likelihood(self, states: jax.Array, graph: Graph) -> jax.Array:
+    def maximum_likelihood(self, data, graph: Graph) -> jax.Array:
+        """The untied estimate of the agreements alone, shape ``[edges]``.
+
+        Args:
+            data: Observations "items nodes", all in {0, 1} or all in {-1, +1}.
+            graph: Graph of the field.
+
+        Raises:
+            ValueError: If the data do not fit the graph or hold other values.
+        """
+        states = as_states(data, 2, graph.num_nodes, caller="StrippedBeta.maximum_likelihood")
+        return self._pcd(jnp.asarray(states), graph)
+
+    def _pcd(self, states: jax.Array, graph: Graph) -> jax.Array:
         fit = contrastive.fit_contrastive(
             jax.random.key(self.seed),
             states,
