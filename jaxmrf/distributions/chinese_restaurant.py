@@ -14,9 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import constraints as numpyro_constraints
 from numpyro.distributions.util import validate_sample
-from numpyro.util import is_prng_key
 
-from jaxmrf.distributions._sorted_fields import SortedFieldsDistribution
+from jaxmrf.distributions._base import SortedFieldsDistribution, as_floats
 from jaxmrf.distributions.constraints import canonical_labels
 from jaxmrf.nonparametric import dirichlet_process
 
@@ -70,7 +69,9 @@ class ChineseRestaurantProcess(SortedFieldsDistribution):
             value: Canonical labels, items on the last axis.
         """
         labels = jnp.asarray(value).astype(jnp.int32)
-        return jnp.vectorize(_log_prob, signature="(items),()->()")(labels, self._concentration())
+        return jnp.vectorize(_log_prob, signature="(items),()->()")(
+            labels, as_floats(self.concentration)
+        )
 
     def sample(self, key, sample_shape=()) -> jax.Array:
         """Labels of shape ``sample_shape + batch_shape + [items]``, int32, exact draws.
@@ -79,17 +80,13 @@ class ChineseRestaurantProcess(SortedFieldsDistribution):
             key: Random key.
             sample_shape: Shape of the independent draws.
         """
-        assert is_prng_key(key)
         shape = (*sample_shape, *self.batch_shape)
         if not shape:
-            return _draw(key, self._concentration(), num_items=self.size)
+            return _draw(key, as_floats(self.concentration), num_items=self.size)
         keys = jax.random.split(key, math.prod(shape))
-        concentration = jnp.broadcast_to(self._concentration(), shape).ravel()
+        concentration = jnp.broadcast_to(as_floats(self.concentration), shape).ravel()
         drawn = jax.vmap(lambda k, alpha: _draw(k, alpha, num_items=self.size))(keys, concentration)
         return drawn.reshape((*shape, self.size))
-
-    def _concentration(self) -> jax.Array:
-        return jnp.asarray(self.concentration, jnp.result_type(self.concentration, float))
 
 
 _log_prob = jax.jit(dirichlet_process.log_prob)

@@ -15,6 +15,7 @@ from numpyro.distributions import constraints as numpyro_constraints
 from numpyro.util import not_jax_tracer
 
 from jaxmrf import models
+from jaxmrf.distributions._base import as_floats
 from jaxmrf.distributions.constraints import spins
 from jaxmrf.distributions.random_field import (
     DEFAULT_MAX_CONFIGURATIONS,
@@ -94,22 +95,23 @@ class Ising(MarkovRandomField):
                 own validation of the resulting couplings remains.
         """
         if not not_jax_tracer(agreements):
-            return cls(graph, models.couplings_from_agreements(agreements), fields, **options)
-        is_inside = np.greater(agreements, 0) & np.less(agreements, 1)
-        if not np.all(is_inside):
-            bad = np.asarray(agreements)[~is_inside]
+            couplings = models.couplings_from_agreements(as_floats(agreements))
+            return cls(graph, couplings, fields, **options)
+        agreements = np.asarray(agreements)
+        is_inside = (agreements > 0) & (agreements < 1)
+        if not is_inside.all():
             raise ValueError(
-                f"Ising.from_agreement: expected agreements in (0, 1), got {bad.ravel()[0]}; "
-                "clip them, or pass couplings"
+                "Ising.from_agreement: expected agreements in (0, 1), got "
+                f"{agreements[~is_inside].ravel()[0]}; clip them, or pass couplings"
             )
         with jax.ensure_compile_time_eval():  # known values stay known, and so are validated
-            couplings = models.couplings_from_agreements(jnp.asarray(agreements, dtype=float))
+            couplings = models.couplings_from_agreements(as_floats(agreements))
         return cls(graph, couplings, fields, **options)
 
     @property
     def agreements(self) -> jax.Array:
         """Agreement parameters theta = sigmoid(2 J) of the couplings."""
-        return models.agreements_from_couplings(jnp.asarray(self.couplings, dtype=float))
+        return models.agreements_from_couplings(as_floats(self.couplings))
 
     def _states(self, value) -> jax.Array:
         return (jnp.asarray(value) > 0).astype(jnp.int8)

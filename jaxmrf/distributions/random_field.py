@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions.util import validate_sample
-from numpyro.util import is_prng_key, not_jax_tracer
+from numpyro.util import not_jax_tracer
 
-from jaxmrf.distributions._sorted_fields import SortedFieldsDistribution
+from jaxmrf.distributions._base import SortedFieldsDistribution, as_floats
 from jaxmrf.exact import enumeration
 from jaxmrf.graphs import Graph, sweep_plan
 from jaxmrf.models import log_potential, log_pseudolikelihood
@@ -115,7 +115,7 @@ class MarkovRandomField(SortedFieldsDistribution):
 
     @classmethod
     def infer_shapes(cls, graph: Graph, *shapes, **named_shapes):
-        """Batch and event shape from the graph and the shapes of the parameters; options are inert."""
+        """Batch and event shape from the graph and the parameters' shapes; options are ignored."""
         named_shapes |= dict(zip(cls._axes, shapes, strict=False))
         shapes_of_arrays = {key: named_shapes.get(key, ()) for key in cls._axes}
         batch_shape = _batch_shape(cls.__name__, shapes_of_arrays, cls._axes)
@@ -212,7 +212,6 @@ class MarkovRandomField(SortedFieldsDistribution):
             key: Random key.
             sample_shape: Shape of the independent draws.
         """
-        assert is_prng_key(key)
         num_samples = math.prod(sample_shape)
         draw = partial(_draw_exact, num_samples=num_samples)
         if not self.is_tractable:
@@ -250,7 +249,7 @@ class MarkovRandomField(SortedFieldsDistribution):
         Raises:
             IntractableNormalizerError: If there are more than ``max_configurations``.
         """
-        return self._moment(1)
+        return self._moment(1, "mean")
 
     @property
     def variance(self) -> jax.Array:
@@ -259,17 +258,16 @@ class MarkovRandomField(SortedFieldsDistribution):
         Raises:
             IntractableNormalizerError: If there are more than ``max_configurations``.
         """
-        return self._moment(2) - self._moment(1) ** 2
+        return self._moment(2, "variance") - self.mean**2
 
-    def _moment(self, power: int) -> jax.Array:
-        self._check_tractable("mean")
+    def _moment(self, power: int, method: str) -> jax.Array:
+        self._check_tractable(method)
         levels = jnp.arange(self.num_states) ** power
         return self._vectorize(lambda model: _solve(model, self.graph).nodes @ levels, "->(nodes)")
 
     def _parameters(self) -> list[jax.Array]:
         """The parameters as floating-point arrays, in the order of the core model."""
-        values = [getattr(self, key) for key in self._axes]
-        return [jnp.asarray(value, jnp.result_type(value, float)) for value in values]
+        return [as_floats(getattr(self, key)) for key in self._axes]
 
     def _vectorize(self, function, signature: str, *values) -> jax.Array:
         """Map a function of one core model (and one value) over all batch axes."""

@@ -1,10 +1,7 @@
 """Laws for distributions and kernels, to be run by the tests of this and of other packages."""
 
-from jaxmrf.testing.distributions import (
-    DISTRIBUTION_CHECKS,
-    DistributionCase,
-    check_distribution,
-)
+from jaxmrf.testing.distribution_case import DistributionCase
+from jaxmrf.testing.distributions import DISTRIBUTION_CHECKS, check_distribution
 from jaxmrf.testing.kernels import (
     KERNEL_CHECKS,
     KernelCase,

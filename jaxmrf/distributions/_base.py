@@ -1,8 +1,10 @@
-"""A NumPyro distribution whose pytree fields stand in alphabetical order."""
+"""What all distributions share: pytree fields in alphabetical order, parameters as floats."""
 
+import jax
+import jax.numpy as jnp
 from numpyro.distributions import Distribution
 
-__all__ = ["SortedFieldsDistribution"]
+__all__ = ["SortedFieldsDistribution", "as_floats"]
 
 
 class SortedFieldsDistribution(Distribution):
@@ -20,3 +22,8 @@ class SortedFieldsDistribution(Distribution):
     def gather_pytree_aux_fields(cls) -> tuple[str, ...]:
         """Names of the static values, sorted."""
         return tuple(sorted(super().gather_pytree_aux_fields()))
+
+
+def as_floats(value) -> jax.Array:
+    """A parameter as a JAX array of floating-point type, for the functions of the core."""
+    return jnp.asarray(value, jnp.result_type(value, float))
