@@ -21,6 +21,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import identity, is_prng_key
 
 from jaxmrf.graphs import Graph
+from jaxmrf.infer._warnings import warn_if_truncated
 
 __all__ = ["BlockKernel", "StaticArguments", "abstract_sites", "is_composite"]
 
@@ -85,8 +86,12 @@ class BlockKernel(MCMCKernel):
         model_kwargs = {} if model_kwargs is None else dict(model_kwargs)
         self._arguments.check(type(self).__name__, model_args, model_kwargs)
         if is_prng_key(state.rng_key):
-            return self._sample_one(state, model_args, model_kwargs)
-        return jax.vmap(lambda s: self._sample_one(s, model_args, model_kwargs))(state)
+            state = self._sample_one(state, model_args, model_kwargs)
+        else:
+            state = jax.vmap(lambda s: self._sample_one(s, model_args, model_kwargs))(state)
+        if not is_composite(model_kwargs):  # a composite warns once for all its chains
+            warn_if_truncated(self, state)
+        return state
 
     def get_constrain_fn(self, model_args, model_kwargs):
         """Identity: discrete values are their own constrained form."""

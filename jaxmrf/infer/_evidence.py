@@ -23,6 +23,9 @@ from numpyro.infer.gibbs import (
 )
 from numpyro.ops.provenance import eval_provenance
 
+from jaxmrf.infer._block import abstract_sites
+from jaxmrf.infer.unnormalized import UnnormalizedModel, mrf_sites
+
 __all__ = ["Dependant", "check_factorized", "dependant_sites", "element_axes", "log_evidence"]
 
 _NUM_CHECKS = 8
@@ -37,9 +40,12 @@ class Dependant(NamedTuple):
 
 def dependant_sites(model, site: str, shapes: dict, model_args: tuple, model_kwargs: dict):
     """Names of the sample sites whose log-probability depends on the value of ``site``."""
+    fields, _ = abstract_sites(model, model_args, model_kwargs, mrf_sites)
+    # an intractable field would raise; what it depends on is the same without its normaliser
+    density_model = UnnormalizedModel(conditioned(model), fields)
 
     def log_probs(**values):
-        substituted = handlers.substitute(handlers.seed(conditioned(model), 0), data=values)
+        substituted = handlers.substitute(handlers.seed(density_model, 0), data=values)
         trace = handlers.trace(substituted).get_trace(*model_args, **model_kwargs)
         return {
             name: other["fn"].log_prob(other["value"])

@@ -130,7 +130,7 @@ def unbounded(y):
         (
             outside,
             None,
-            r"expected all that depends on 'z' inside its plates \(items\), got \['total'\] outside",
+            r"expected all that depends on 'z' inside its plates \(items\), got \['total'\]",
         ),
         (mixing, None, "expected every element of 'y' to depend on its own element of 'z' alone"),
         (subsampled, None, r"expected whole plates, got subsampled \['items'\]; drop"),
