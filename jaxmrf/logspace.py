@@ -4,6 +4,8 @@ A variable with ``states`` values is described by its logits relative to value 0
 :math:`\ell_k = \log p_k - \log p_0` for :math:`k = 1..K-1`, so a binary variable costs one number.
 """
 
+from itertools import accumulate
+
 import jax
 import jax.numpy as jnp
 
@@ -30,11 +32,16 @@ def draw_from_relative_logits(
         logits: Log odds of states 1..K-1 against state 0, on the leading axis.
 
     Returns:
-        Int8 states in 0..K-1.
+        States in 0..K-1, int8 if they fit.
     """
+    dtype = jnp.int8 if len(logits) < 128 else jnp.int32
     uniform = jax.random.uniform(key, logits.shape[1:], logits.dtype)
-    if logits.shape[0] == 1:
-        return (uniform < jax.nn.sigmoid(logits[0])).astype(jnp.int8)
-    log_probs = log_softmax_relative(logits)
-    below = jnp.cumsum(jnp.exp(log_probs), axis=0)[:-1]
-    return jnp.sum(uniform >= below, axis=0).astype(jnp.int8)
+    if len(logits) == 1:
+        return (uniform < jax.nn.sigmoid(logits[0])).astype(dtype)
+    # state k is the number of partial sums p_0 + ... + p_j, j < K - 1, at or below the uniform;
+    # unrolled, so that the uniform is drawn once inside one fused loop
+    top = jnp.maximum(logits.max(axis=0), 0)
+    weights = [jnp.exp(-top), *(jnp.exp(row - top) for row in logits)]
+    *below, total = accumulate(weights)
+    target = uniform * total
+    return sum((target >= bound).astype(dtype) for bound in below)

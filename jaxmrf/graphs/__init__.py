@@ -3,7 +3,8 @@
 from jaxmrf.graphs.coloring import color
 from jaxmrf.graphs.graph import Graph
 from jaxmrf.graphs.lattices import binary_tree, complete_bipartite, grid, random_regular, torus
-from jaxmrf.graphs.neighbors import NeighborBlock, SweepPlan, neighbor_blocks, sweep_plan
+from jaxmrf.graphs.neighbors import NeighborBlock, neighbor_blocks
+from jaxmrf.graphs.sweeps import SweepPlan, sweep_plan
 
 __all__ = [
     "Graph",

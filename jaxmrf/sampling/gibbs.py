@@ -3,14 +3,15 @@ r"""Coloured block Gibbs sampling of any pairwise field.
 .. math:: p(x_i = k \mid x_{-i}) \propto
           \exp\Big(a_i(k) + \sum_{j \sim i} b_{ij}(k, x_j)\Big)
 
-Nodes of one colour share no edge, so they are drawn at once and a sweep is a few array
-operations. Reference: Besag (1974); Geman & Geman (1984). The state is "nodes chains", chains
-last in memory, because a neighbour is then a contiguous row (14 times faster than vmapping over
-chains on a CPU); run one chain with a last axis of 1.
+Nodes of one tile of the plan share no edge, so they are drawn at once. Reference: Besag (1974);
+Geman & Geman (1984). The state is "nodes chains", chains last in memory, because a neighbour is
+then a contiguous row (14 times faster than vmapping over chains on a CPU); run one chain with a
+last axis of 1.
 """
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxmrf.graphs import SweepPlan
 from jaxmrf.logspace import draw_from_relative_logits
@@ -31,32 +32,26 @@ def init(
         plan: Sweep plan of the graph.
         num_chains: Number of independent copies.
     """
+    dtype = jnp.int8 if model.num_states <= 128 else jnp.int32
     shape = (plan.num_nodes, num_chains)
-    return jax.random.randint(key, shape, 0, model.num_states, dtype=jnp.int8)
+    return jax.random.randint(key, shape, 0, model.num_states).astype(dtype)
 
 
 def sweep(
     key: Key, states: Int[Array, "nodes chains"], model: PairwiseModel, plan: SweepPlan
 ) -> Int[Array, "nodes chains"]:
-    """Update every unclamped node of every chain once, colour by colour.
+    """Update every unclamped node of every chain once, tile by tile.
 
     Args:
         key: Random key.
         states: Current states 0..K-1.
         model: Pairwise model.
-        plan: Sweep plan; fixes the order, the colours and the clamped nodes.
+        plan: Sweep plan; fixes the order, the tiles and the clamped nodes.
 
     Returns:
         New states; the joint distribution of the model is left invariant.
     """
-    for blocks, key_color in zip(
-        plan.colors, jax.random.split(key, max(len(plan.colors), 1)), strict=False
-    ):
-        for block, key_block in zip(blocks, jax.random.split(key_color, len(blocks)), strict=True):
-            logits = model.relative_logits(block, states)
-            drawn = draw_from_relative_logits(key_block, logits).astype(states.dtype)
-            states = states.at[block.nodes].set(drawn)
-    return states
+    return run(key, states, model, plan, num_sweeps=1)
 
 
 def run(
@@ -67,9 +62,59 @@ def run(
     *,
     num_sweeps: int,
 ) -> Int[Array, "nodes chains"]:
-    """States after ``num_sweeps`` sweeps."""
+    """States after ``num_sweeps`` sweeps.
 
-    def body(i, states):
-        return sweep(jax.random.fold_in(key, i), states, model, plan)
+    Args:
+        key: Random key.
+        states: Current states 0..K-1.
+        model: Pairwise model.
+        plan: Sweep plan.
+        num_sweeps: Number of sweeps.
+    """
+    rows = jnp.zeros((plan.num_rows, states.shape[1]), states.dtype)
+    rows = rows.at[plan.rows].set(states, unique_indices=True)
 
-    return jax.lax.fori_loop(0, num_sweeps, body, states)
+    def body(i, rows):
+        return _sweep_rows(jax.random.fold_in(key, i), rows, model, plan)
+
+    return jax.lax.fori_loop(0, num_sweeps, body, rows)[plan.rows]
+
+
+def _sweep_rows(
+    key: Key, rows: Int[Array, "rows chains"], model: PairwiseModel, plan: SweepPlan
+) -> Int[Array, "rows chains"]:
+    """One sweep of states held in the order of the plan.
+
+    One tile an iteration: without the loop's boundary XLA would compute a tile again, random
+    numbers included, inside every tile that reads it.
+    """
+
+    def update(rows, tile):
+        key, start, block = tile
+        drawn = draw_from_relative_logits(key, model.relative_logits(block, rows))
+        return jax.lax.dynamic_update_slice_in_dim(rows, drawn.astype(rows.dtype), start, 0), None
+
+    keys = _tile_keys(key, sum(len(stack.nodes) for stack in plan.tiles))
+    first_tile, first_row = 0, 0
+    for stack in plan.tiles:
+        num_tiles, size = stack.nodes.shape
+        starts = first_row + size * np.arange(num_tiles)
+        keys_class = keys[first_tile : first_tile + num_tiles]
+        rows, _ = jax.lax.scan(update, rows, (keys_class, starts, stack))
+        first_tile, first_row = first_tile + num_tiles, first_row + num_tiles * size
+    return rows
+
+
+def _tile_keys(key: Key, num_tiles: int) -> Key:
+    """Keys of a generator that XLA draws from inside a larger loop, where JAX has one.
+
+    Three times faster on a CPU than the default ``threefry2x32``, which fills arrays of its own.
+    """
+    key_words, key_split = jax.random.split(key)
+    if jax.random.key_impl(key) == "threefry2x32":
+        try:
+            words = jax.random.bits(key_words, (num_tiles, 4))
+            return jax.random.wrap_key_data(words, impl="threefry4x32")
+        except ValueError:  # JAX before 0.10
+            pass
+    return jax.random.split(key_split, num_tiles)
