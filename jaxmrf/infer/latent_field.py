@@ -164,6 +164,11 @@ class LatentFieldGibbs(BlockKernel):
                 f"LatentFieldGibbs: expected no latent site but '{name}', got {others}; use it as "
                 "a block of MRFGibbs together with kernels for these"
             )
+        if subsample_plate_sizes(trace):
+            raise ValueError(
+                f"LatentFieldGibbs: expected whole plates, got subsampled "
+                f"{sorted(subsample_plate_sizes(trace))}; drop subsample_size"
+            )
         site = trace[name]
         if site["scale"] is not None or isinstance(site["fn"], MaskedDistribution):
             raise ValueError(
@@ -177,11 +182,6 @@ class LatentFieldGibbs(BlockKernel):
             raise ValueError(
                 f"LatentFieldGibbs: expected every batch axis of '{name}' to be a plate, got batch "
                 f"shape {batch_shape} and plates {sizes}; put the field in a plate"
-            )
-        if subsample_plate_sizes(trace):
-            raise ValueError(
-                f"LatentFieldGibbs: expected whole plates, got subsampled "
-                f"{sorted(subsample_plate_sizes(trace))}; drop subsample_size"
             )
         return name, tuple(frames), base_distribution(site["fn"]).num_states, fields
 

@@ -71,12 +71,9 @@ def test_posterior_equals_that_of_nuts_with_exact_normaliser(key):
     graph = grid((3, 3))
     data = Ising(graph, 0.3, -0.1).sample(key, (30,))
     found = {}
-    for name, kernel in {
-        "exchange": ExchangeMH(observed_field),
-        "nuts": NUTS(observed_field),
-    }.items():
+    for make in (ExchangeMH, NUTS):
         mcmc = MCMC(
-            kernel,
+            make(observed_field),
             num_warmup=500,
             num_samples=1500,
             num_chains=4,
