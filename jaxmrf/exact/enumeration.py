@@ -20,6 +20,8 @@ __all__ = ["MAX_CONFIGURATIONS", "configurations", "is_enumerable", "log_z", "sa
 MAX_CONFIGURATIONS = 2**20
 """Refuse beyond this many configurations."""
 
+_BATCH = 4096
+
 
 def is_enumerable(num_nodes: int, num_states: int, limit: int = MAX_CONFIGURATIONS) -> bool:
     """Whether the number of configurations is within ``limit``."""
@@ -55,10 +57,18 @@ def log_z(model: PairwiseModel, graph: Graph) -> Float[Array, ""]:
 def sample(
     key: Key, model: PairwiseModel, graph: Graph, *, num_samples: int
 ) -> Int[Array, "items nodes"]:
-    """Exact independent draws."""
+    """Exact independent draws: the later half of the nodes first, then the earlier half."""
+    key_high, key_low = jax.random.split(key)
+    num_low = model.num_states ** (graph.num_nodes // 2)
+    logits = _log_potentials(model, graph).reshape(-1, num_low)
+    high = jax.random.categorical(key_high, logsumexp(logits, axis=1), shape=(num_samples,))
+    low = jax.lax.map(
+        lambda draw: jax.random.categorical(draw[0], logits[draw[1]]),
+        (jax.random.split(key_low, num_samples), high),
+        batch_size=_BATCH,
+    )
     table = jnp.asarray(configurations(graph.num_nodes, model.num_states))
-    chosen = jax.random.categorical(key, _log_potentials(model, graph), shape=(num_samples,))
-    return table[chosen]
+    return table[high * num_low + low]
 
 
 def solve(model: PairwiseModel, graph: Graph) -> Beliefs:
@@ -75,4 +85,6 @@ def solve(model: PairwiseModel, graph: Graph) -> Beliefs:
 
 def _log_potentials(model: PairwiseModel, graph: Graph) -> Float[Array, " configurations"]:
     table = jnp.asarray(configurations(graph.num_nodes, model.num_states))
-    return jax.vmap(lambda states: log_potential(model, graph, states))(table)
+    # in batches and without kept residuals: the statistics of all configurations fill gigabytes
+    one = jax.checkpoint(lambda states: log_potential(model, graph, states))
+    return jax.lax.map(one, table, batch_size=_BATCH)

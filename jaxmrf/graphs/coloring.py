@@ -2,6 +2,7 @@
 
 import networkx as nx
 import numpy as np
+import scipy.sparse as sp
 
 from jaxmrf.graphs.graph import Graph
 
@@ -21,18 +22,28 @@ def color(graph: Graph) -> np.ndarray:
     >>> color(grid((2, 2))).tolist()
     [0, 1, 1, 0]
     """
-    network = graph.to_networkx()
-    if nx.is_bipartite(network):
-        assignment = {}
-        for component in nx.connected_components(network):
-            part = network.subgraph(component)
-            sides = nx.bipartite.color(part)
-            flip = sides[min(component)]
-            assignment |= {node: side ^ flip for node, side in sides.items()}
-    else:
-        strategy = "DSATUR" if graph.num_nodes <= _MAX_NODES_DSATUR else "smallest_last"
-        assignment = nx.greedy_color(network, strategy=strategy)
+    sides = _two_colors(graph)
+    if sides is not None:
+        return sides
+    strategy = "DSATUR" if graph.num_nodes <= _MAX_NODES_DSATUR else "smallest_last"
+    assignment = nx.greedy_color(graph.to_networkx(), strategy=strategy)
     return np.array([assignment[node] for node in range(graph.num_nodes)])
+
+
+def _two_colors(graph: Graph) -> np.ndarray | None:
+    """Sides of a bipartite graph, 0 for the first node of each component; None if not bipartite.
+
+    In the double cover every edge u-v becomes u-v' and u'-v. A node and its copy are then in one
+    component exactly if an odd cycle passes through the node's component.
+    """
+    adjacency = graph.to_scipy()
+    cover = sp.block_array([[None, adjacency], [adjacency, None]])
+    _, labels = sp.csgraph.connected_components(cover, directed=False)
+    own, copy = np.split(labels, 2)
+    if (own == copy).any():
+        return None
+    _, first, member = np.unique(np.minimum(own, copy), return_index=True, return_inverse=True)
+    return (own != own[first][member]).astype(int)
 
 
 def check_colors(graph: Graph, colors: np.ndarray) -> np.ndarray:

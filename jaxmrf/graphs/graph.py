@@ -7,6 +7,7 @@ pytree, or an argument of a NumPyro model, without retracing when it is built ag
 
 from collections.abc import Iterable
 from functools import cached_property
+from numbers import Integral
 
 import jax
 import networkx as nx
@@ -36,7 +37,7 @@ class Graph:
     edges: np.ndarray
 
     def __init__(self, num_nodes: int, edges: Iterable):
-        if int(num_nodes) != num_nodes or num_nodes < 1:
+        if not isinstance(num_nodes, Integral) or num_nodes < 1:
             raise ValueError(
                 f"Graph: expected num_nodes to be a positive integer, got {num_nodes}; "
                 "pass the number of variables"
@@ -53,7 +54,7 @@ class Graph:
     def from_networkx(cls, graph: nx.Graph) -> "Graph":
         """The same graph with nodes numbered in the order in which ``graph`` lists them."""
         number = {node: i for i, node in enumerate(graph.nodes)}
-        return cls(len(number), [(number[u], number[v]) for u, v in graph.edges])
+        return cls(len(number), [(number[u], number[v]) for u, v in graph.edges()])
 
     @classmethod
     def from_adjacency(cls, adjacency) -> "Graph":
@@ -71,7 +72,7 @@ class Graph:
                 f"Graph.from_adjacency: expected a square matrix, got shape {matrix.shape}; "
                 "pass one row and one column per node"
             )
-        pattern = matrix.astype(bool).tocsr()
+        pattern = matrix.tocsr().astype(bool)
         if (pattern != pattern.T).nnz:
             raise ValueError(
                 "Graph.from_adjacency: expected a symmetric pattern, got an entry (i, j) without "
@@ -89,7 +90,9 @@ class Graph:
     @cached_property
     def degrees(self) -> np.ndarray:
         """Number of neighbours of every node, shape ``[nodes]``."""
-        return np.bincount(self.edges.ravel(), minlength=self.num_nodes)
+        degrees = np.bincount(self.edges.ravel(), minlength=self.num_nodes)
+        degrees.setflags(write=False)
+        return degrees
 
     @cached_property
     def is_forest(self) -> bool:
@@ -164,9 +167,9 @@ def _check_edges(num_nodes: int, edges: np.ndarray) -> None:
             f"Graph: expected two different ends, got self-loop {_pair(edges, loops)}; "
             "drop it (a field on the node does its work)"
         )
-    ordered = np.sort(edges, axis=1)
-    _, first = np.unique(ordered, axis=0, return_index=True)
-    repeated = np.setdiff1d(np.arange(len(edges)), first)
+    codes = edges.min(axis=1) * num_nodes + edges.max(axis=1)
+    order = np.argsort(codes, kind="stable")
+    repeated = np.sort(order[1:][np.diff(codes[order]) == 0])
     if repeated.size:
         raise ValueError(
             f"Graph: expected every edge once, got {_pair(edges, repeated)} again; "

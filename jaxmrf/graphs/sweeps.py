@@ -101,8 +101,9 @@ def _sweep_plan(graph: Graph, colors: tuple | None, clamped: tuple[int, ...]) ->
     """The plan, kept because NumPyro rebuilds its distributions at every trace."""
     rows = np.zeros(graph.num_nodes, np.int32)
     stacks, num_rows = [], 0
-    free = np.setdiff1d(np.arange(graph.num_nodes), clamped)
-    for members in degree_classes(graph, free, max_classes=MAX_CLASSES):
+    is_free = np.ones(graph.num_nodes, bool)
+    is_free[list(clamped)] = False
+    for members in degree_classes(graph, np.flatnonzero(is_free), max_classes=MAX_CLASSES):
         assignment = color(_induced(graph, members)) if colors is None else np.take(colors, members)
         nodes = _tiles(members, assignment, int(graph.degrees[members].max()))
         rows[nodes[nodes >= 0]] = num_rows + np.flatnonzero(nodes >= 0)

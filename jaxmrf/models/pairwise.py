@@ -292,4 +292,4 @@ def as_states(data, num_states: int, num_nodes: int, *, caller: str) -> np.ndarr
             f"{caller}: expected values all in 0..{num_states - 1}{spins}, got "
             f"{values[:6].tolist()}; recode the data"
         )
-    return data.astype(np.int8)
+    return data.astype(np.int8 if num_states <= 128 else np.int32)
