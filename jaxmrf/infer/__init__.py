@@ -1,16 +1,22 @@
 """NumPyro kernels for random fields: blocks for composite Gibbs sampling, and their facade."""
 
+from jaxmrf.infer.concentration import ConcentrationGibbs
 from jaxmrf.infer.exchange import ExchangeMH
+from jaxmrf.infer.group_gibbs import GroupGibbs
 from jaxmrf.infer.latent_field import LatentFieldGibbs
 from jaxmrf.infer.mrf_gibbs import MRFGibbs
 from jaxmrf.infer.plate_gibbs import PlateGibbs
+from jaxmrf.infer.stripped_beta import StrippedBeta
 from jaxmrf.infer.unnormalized import mrf_parents, mrf_sites, unnormalized
 
 __all__ = [
+    "ConcentrationGibbs",
     "ExchangeMH",
+    "GroupGibbs",
     "LatentFieldGibbs",
     "MRFGibbs",
     "PlateGibbs",
+    "StrippedBeta",
     "mrf_parents",
     "mrf_sites",
     "unnormalized",

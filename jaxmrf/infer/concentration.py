@@ -23,7 +23,7 @@ from numpyro.infer.gibbs import (
 )
 
 from jaxmrf.distributions import ChineseRestaurantProcess, base_distribution
-from jaxmrf.infer._block import BlockKernel, abstract_sites
+from jaxmrf.infer._block import BlockKernel, abstract_sites, is_composite
 from jaxmrf.infer._evidence import dependant_sites
 from jaxmrf.infer.unnormalized import UnnormalizedModel, mrf_sites
 from jaxmrf.nonparametric.dirichlet_process import draw_concentration
@@ -85,8 +85,9 @@ class ConcentrationGibbs(BlockKernel):
         key, key_trace = jax.random.split(rng_key)
         trace = prototype_trace(conditioned(self._model), key_trace, model_args, model_kwargs)
         value = jnp.asarray(trace[self._site]["value"])
-        if init_params:
-            value = jnp.asarray(init_params.get(self._site, value), value.dtype)
+        if init_params and self._site in init_params:
+            value = jnp.asarray(init_params[self._site], value.dtype)
+            value = value if is_composite(model_kwargs) else jnp.exp(value)
         return ConcentrationGibbsState({self._site: value}, key)
 
     def _sample_one(self, state, model_args, model_kwargs):

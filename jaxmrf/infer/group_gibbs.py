@@ -14,11 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from numpyro import handlers
+from numpyro.distributions import biject_to
 from numpyro.infer.gibbs import conditioned, prototype_trace, with_conditioning
 
 from jaxmrf.distributions import ChineseRestaurantProcess, Ising, base_distribution
 from jaxmrf.graphs import Graph
-from jaxmrf.infer._block import BlockKernel, abstract_sites
+from jaxmrf.infer._block import BlockKernel, abstract_sites, is_composite
 from jaxmrf.infer._evidence import dependant_sites
 from jaxmrf.infer.unnormalized import UnnormalizedModel, mrf_parents, mrf_sites
 from jaxmrf.models import as_states, couplings_from_agreements
@@ -189,7 +190,10 @@ class GroupGibbs(BlockKernel):
             labels, values = cluster(estimate, num_clusters, values)
         elif init_params:
             labels = jnp.asarray(init_params.get(sites.labels, labels))
-            values = jnp.asarray(init_params.get(sites.atoms, values))
+            if sites.atoms in init_params:
+                values = jnp.asarray(init_params[sites.atoms])
+                if not is_composite(model_kwargs):
+                    values = biject_to(trace[sites.atoms]["fn"].support)(values)
         overflows = labels.max() >= sites.max_groups
         labels = jnp.minimum(labels, sites.max_groups - 1)
         sampler = self._likelihood.init(key_sampler, labels, values, data, sites.graph)
@@ -273,8 +277,8 @@ def _is_unit(atom: dist.Uniform) -> bool:
     ) == (0.0, 1.0)
 
 
-def _checked_states(value, graph: Graph) -> jax.Array:
+def _checked_states(value, graph: Graph) -> jax.Array | np.ndarray:
     """Observations as integers 0, 1; data that are being traced are taken as they are."""
     if isinstance(value, jax.core.Tracer):
         return (jnp.atleast_2d(value) > 0).astype(jnp.int8)
-    return jnp.asarray(as_states(np.atleast_2d(value), 2, graph.num_nodes, caller="GroupGibbs"))
+    return as_states(np.atleast_2d(value), 2, graph.num_nodes, caller="GroupGibbs")

@@ -9,15 +9,14 @@ estimate is the observed agreement rate.
 """
 
 from dataclasses import dataclass
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxmrf.graphs import Graph, sweep_plan
-from jaxmrf.learning import contrastive
-from jaxmrf.models import Ising, agreements_from_couplings, as_states
+from jaxmrf.learning import fit_contrastive, no_fields
+from jaxmrf.models import agreements_from_couplings, as_states
 from jaxmrf.nonparametric import group_gibbs
 from jaxmrf.nonparametric.base_measures import BaseMeasure
 
@@ -58,12 +57,12 @@ class StrippedBeta:
         object.__setattr__(self, "estimate", tuple(estimate.tolist()))
 
     def prepare(
-        self, states: jax.Array, graph: Graph
+        self, states: jax.Array | np.ndarray, graph: Graph
     ) -> tuple[group_gibbs.StrippedBetaModel, jax.Array]:
         """Stripped counts of every edge, and the untied estimate behind them."""
         first, second = graph.edges.T
         num_items = states.shape[0]
-        agreements = (states[:, first] == states[:, second]).sum(axis=0).astype(float)
+        agreements = jnp.asarray((states[:, first] == states[:, second]).sum(axis=0), dtype=float)
         if self.estimate is not None:
             if len(self.estimate) != graph.num_edges:
                 raise ValueError(
@@ -122,20 +121,21 @@ class StrippedBeta:
             ValueError: If the data do not fit the graph or hold other values.
         """
         states = as_states(data, 2, graph.num_nodes, caller="StrippedBeta.maximum_likelihood")
-        return self._pcd(jnp.asarray(states), graph)
+        return self._pcd(states, graph)
 
-    def _pcd(self, states: jax.Array, graph: Graph) -> jax.Array:
-        fit = contrastive.fit_contrastive(
+    def _pcd(self, states, graph: Graph) -> jax.Array:
+        if isinstance(states, jax.core.Tracer):
+            raise ValueError(
+                "StrippedBeta: expected data that are known when the chain starts, got data being "
+                "traced; pass estimate=StrippedBeta().maximum_likelihood(data, graph)"
+            )
+        fit = fit_contrastive(
             jax.random.key(self.seed),
             states,
             graph,
             parameters=jnp.zeros(graph.num_edges),
-            build=partial(_field, num_nodes=graph.num_nodes),
+            build=no_fields(graph),
             num_chains=self.num_particles,
             num_steps=self.num_steps,
         )
         return agreements_from_couplings(fit.parameters)
-
-
-def _field(couplings: jax.Array, num_nodes: int) -> Ising:
-    return Ising(couplings=couplings, fields=jnp.zeros(num_nodes))

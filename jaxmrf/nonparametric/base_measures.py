@@ -1,8 +1,8 @@
 r"""Base measures of grouped agreement parameters under a binomial-shaped likelihood.
 
-A sampler of groups asks three things of a base measure :math:`G_0` on (0, 1), given for each edge
-the likelihood :math:`L(\theta) = \theta^{S} (1 - \theta)^{n - S}`: its integral together with a
-draw from the normalised integrand, a draw of a group's value given the group, and prior draws.
+A sampler of groups asks two things of a base measure :math:`G_0` on (0, 1), given likelihoods
+:math:`L(\theta) = \theta^{S} (1 - \theta)^{n - S}`: the integral of each together with a draw from
+the normalised integrand, and a transition of a group's value that leaves its posterior invariant.
 """
 
 from collections.abc import Callable
@@ -21,9 +21,6 @@ __all__ = ["BaseMeasure", "BetaBase", "MonteCarloBase"]
 class BaseMeasure(Protocol):
     """What a sampler of groups asks of G0."""
 
-    def draw(self, key: Key, num_draws: int) -> Array:
-        """Independent draws from G0."""
-
     def new_groups(self, key: Key, successes: Array, failures: Array) -> tuple[Array, Array]:
         """Log integral of each likelihood under G0, and a draw from each posterior."""
 
@@ -41,10 +38,6 @@ class BetaBase(NamedTuple):
 
     a: Float[Array, ""] | float = 1.0
     b: Float[Array, ""] | float = 1.0
-
-    def draw(self, key: Key, num_draws: int) -> Float[Array, " groups"]:
-        """Independent draws from G0."""
-        return jax.random.beta(key, self.a, self.b, (num_draws,))
 
     def new_groups(
         self, key: Key, successes: Float[Array, " edges"], failures: Float[Array, " edges"]
@@ -76,10 +69,6 @@ class MonteCarloBase(NamedTuple):
     log_density: Callable[[Array], Array]
     sample: Callable[[Key, int], Array]
     num_draws: int = 256
-
-    def draw(self, key: Key, num_draws: int) -> Float[Array, " groups"]:
-        """Independent draws from G0."""
-        return self.sample(key, num_draws)
 
     def new_groups(
         self, key: Key, successes: Float[Array, " edges"], failures: Float[Array, " edges"]

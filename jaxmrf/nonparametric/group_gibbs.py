@@ -120,7 +120,7 @@ def step(
             the ratio of counts is the estimate.
         refit_rate: Size of those steps in units of a Newton step for independent edges.
     """
-    key_labels, key_refit, key_values, key_empty = jax.random.split(key, 4)
+    key_labels, key_refit, key_values = jax.random.split(key, 3)
     labels, values, is_full = _update_labels(key_labels, state, model, concentration, base)
     labels, values = _sort_groups(labels, values)
 
@@ -135,9 +135,9 @@ def step(
     else:
         estimates, particles, mismatch = rates, state.particles, jnp.zeros(())
 
+    # without data, in an empty slot, the posterior is the base measure
     total = sizes * model.num_items
-    updated = base.update(key_values, values, total * estimates, total * (1 - estimates))
-    values = jnp.where(sizes > 0, updated, base.draw(key_empty, values.size))
+    values = base.update(key_values, values, total * estimates, total * (1 - estimates))
     values = jnp.clip(values, _SMALLEST, 1 - _SMALLEST)
     state = GroupState(labels, values, particles, state.is_truncated | is_full)
     return state, GroupInfo(num_groups=(sizes > 0).sum(), mismatch=mismatch)
