@@ -1,5 +1,7 @@
 """Node colourings: nodes of one colour share no edge, so a Gibbs sweep updates them at once."""
 
+from collections.abc import Sequence
+
 import networkx as nx
 import numpy as np
 import scipy.sparse as sp
@@ -46,7 +48,7 @@ def _two_colors(graph: Graph) -> np.ndarray | None:
     return (own != own[first][member]).astype(int)
 
 
-def check_colors(graph: Graph, colors: np.ndarray) -> np.ndarray:
+def check_colors(graph: Graph, colors: Sequence[int] | np.ndarray) -> np.ndarray:
     """The colours as an integer array, checked against the graph.
 
     Raises:

@@ -8,6 +8,7 @@ pytree, or an argument of a NumPyro model, without retracing when it is built ag
 from collections.abc import Iterable
 from functools import cached_property
 from numbers import Integral
+from typing import SupportsIndex
 
 import jax
 import networkx as nx
@@ -36,7 +37,7 @@ class Graph:
     num_nodes: int
     edges: np.ndarray
 
-    def __init__(self, num_nodes: int, edges: Iterable):
+    def __init__(self, num_nodes: SupportsIndex, edges: Iterable):
         if not isinstance(num_nodes, Integral) or num_nodes < 1:
             raise ValueError(
                 f"Graph: expected num_nodes to be a positive integer, got {num_nodes}; "

@@ -4,6 +4,7 @@ Nodes are classed by degree and each class is padded to its own largest degree; 
 uneven degrees this halves the work of one table for all nodes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
@@ -42,7 +43,7 @@ class NeighborBlock:
 
 
 def neighbor_blocks(
-    graph: Graph, nodes: np.ndarray, *, max_blocks: int = 4
+    graph: Graph, nodes: Sequence[int] | np.ndarray, *, max_blocks: int = 4
 ) -> tuple[NeighborBlock, ...]:
     """Neighbour tables of the given nodes, one for each class of degrees.
 
@@ -80,7 +81,9 @@ def neighbor_block(graph: Graph, nodes: np.ndarray) -> NeighborBlock:
     )
 
 
-def degree_classes(graph: Graph, nodes: np.ndarray, *, max_classes: int) -> list[np.ndarray]:
+def degree_classes(
+    graph: Graph, nodes: Sequence[int] | np.ndarray, *, max_classes: int
+) -> list[np.ndarray]:
     """The nodes sorted by degree and cut where tables of the classes cost least (exact, by DP)."""
     nodes = np.asarray(nodes, dtype=np.int64)
     if not nodes.size:

@@ -4,7 +4,7 @@ All tiles of one degree class have one shape "degree block", so that one compile
 them whatever the number of colours; padding fills a colour's last tile.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -67,7 +67,7 @@ class SweepPlan:
 
 
 def sweep_plan(
-    graph: Graph, *, colors: np.ndarray | None = None, clamped: Iterable[int] = ()
+    graph: Graph, *, colors: Sequence[int] | np.ndarray | None = None, clamped: Iterable[int] = ()
 ) -> SweepPlan:
     """The plan of a coloured Gibbs sweep; equal arguments give the same object.
 

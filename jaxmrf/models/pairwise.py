@@ -153,7 +153,8 @@ class Pairwise:
     """General tables: log potential ``sum_e b_e(x_u, x_v) + sum_i a_i(x_i)``.
 
     Attributes:
-        edge_tables: b, shape ``[edges, states, states]``, the edge's first end on the first axis.
+        edge_tables: b, shape ``[edges, states, states]``, the edge's smaller node on the
+            first axis.
         node_tables: a, shape ``[nodes, states]``.
     """
 
