@@ -199,12 +199,12 @@ class Pairwise:
         return self
 
 
-def _rows(table: Array, index: Array) -> Array:
+def _rows(table: ArrayLike, index: ArrayLike) -> Array:
     """Rows of a table; indices of a plan are never out of bounds."""
     return jnp.asarray(table).at[index].get(mode="promise_in_bounds")
 
 
-def _fold_slots(add: Callable[..., Array], total: Array, *slots: Array) -> Array:
+def _fold_slots(add: Callable[..., Array], total: Array, *slots: ArrayLike) -> Array:
     """The total after adding one neighbour slot after another.
 
     One gather over all slots would be 11 times slower on the CPU; unrolling more than eight slots
