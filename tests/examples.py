@@ -1,5 +1,6 @@
 """Small graphs and random models that many tests share."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import oracles
@@ -54,3 +55,16 @@ def random_states(graph, num_states, num_items, seed=0):
     """Uniform observations, items by nodes."""
     shape = (num_items, graph.num_nodes)
     return np.random.default_rng(seed).integers(0, num_states, shape).astype(np.int8)
+
+
+def tiles_of(plan):
+    """(nodes of a tile without its padding, the tile's tables), in the order of the sweep."""
+    owner = np.full(plan.num_rows, -1)
+    owner[plan.rows] = np.arange(plan.num_nodes)
+    first_row = 0
+    for stack in plan.tiles:
+        for tile in range(len(stack.nodes)):
+            block = jax.tree.map(lambda table, tile=tile: table[tile], stack)
+            nodes = owner[first_row : first_row + block.nodes.size]
+            yield nodes[nodes >= 0], block
+            first_row += block.nodes.size

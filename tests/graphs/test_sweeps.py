@@ -1,23 +1,9 @@
 import jax
 import numpy as np
 import pytest
-from examples import GRAPHS, UNEVEN
+from examples import GRAPHS, UNEVEN, tiles_of
 
 from jaxmrf.graphs import Graph, color, grid, random_regular, sweep_plan
-
-
-def tiles_of(plan, graph):
-    """(nodes of the tile, its first row, the tile's tables) without padding nodes."""
-    first_row = 0
-    for stack in plan.tiles:
-        for tile in range(len(stack.nodes)):
-            block = jax.tree.map(lambda table, tile=tile: table[tile], stack)
-            size = block.nodes.size
-            owner = np.full(plan.num_rows, -1)
-            owner[plan.rows] = np.arange(graph.num_nodes)
-            nodes = owner[first_row : first_row + size]
-            yield nodes[nodes >= 0], first_row, block
-            first_row += size
 
 
 @pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
@@ -27,7 +13,7 @@ def test_every_free_node_stands_in_one_tile_of_nodes_without_edges(graph, clampe
     colors = color(graph) if colored else None
     plan = sweep_plan(graph, colors=colors, clamped=clamped)
     network, seen = graph.to_networkx(), []
-    for nodes, _, block in tiles_of(plan, graph):
+    for nodes, block in tiles_of(plan):
         assert nodes.size
         assert network.subgraph(nodes.tolist()).number_of_edges() == 0
         assert colors is None or len(set(colors[nodes])) == 1
