@@ -57,18 +57,19 @@ def log_z(model: PairwiseModel, graph: Graph) -> Float[Array, ""]:
 def sample(
     key: Key, model: PairwiseModel, graph: Graph, *, num_samples: int
 ) -> Int[Array, "items nodes"]:
-    """Exact independent draws: the later half of the nodes first, then the earlier half."""
-    key_high, key_low = jax.random.split(key)
-    num_low = model.num_states ** (graph.num_nodes // 2)
-    logits = _log_potentials(model, graph).reshape(-1, num_low)
-    high = jax.random.categorical(key_high, logsumexp(logits, axis=1), shape=(num_samples,))
-    low = jax.lax.map(
-        lambda draw: jax.random.categorical(draw[0], logits[draw[1]]),
-        (jax.random.split(key_low, num_samples), high),
+    """Exact independent draws, by inversion: the later half of the nodes, then the earlier."""
+    num_earlier = model.num_states ** (graph.num_nodes // 2)
+    log_potentials = _log_potentials(model, graph)
+    weights = jnp.exp(log_potentials - log_potentials.max()).reshape(-1, num_earlier)
+    uniform_later, uniform_earlier = jax.random.uniform(key, (2, num_samples), weights.dtype)
+    later = _invert(jnp.cumsum(weights.sum(axis=1)), uniform_later)
+    earlier = jax.lax.map(
+        lambda draw: _invert(jnp.cumsum(weights[draw[0]]), draw[1]),
+        (later, uniform_earlier),
         batch_size=_BATCH,
     )
     table = jnp.asarray(configurations(graph.num_nodes, model.num_states))
-    return table[high * num_low + low]
+    return table[later * num_earlier + earlier]
 
 
 def solve(model: PairwiseModel, graph: Graph) -> Beliefs:
@@ -88,3 +89,8 @@ def _log_potentials(model: PairwiseModel, graph: Graph) -> Float[Array, " config
     # in batches and without kept residuals: the statistics of all configurations fill gigabytes
     one = jax.checkpoint(lambda states: log_potential(model, graph, states))
     return jax.lax.map(one, table, batch_size=_BATCH)
+
+
+def _invert(cumulative: Float[Array, " values"], uniform: Float[Array, "*draws"]) -> Array:
+    """Values drawn from their cumulative weights; never one of weight zero."""
+    return jnp.searchsorted(cumulative, uniform * cumulative[-1], side="right")
