@@ -17,8 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmrf.graphs import Graph, NeighborBlock, neighbor_blocks
-from jaxmrf.logspace import log_softmax_relative
+from jaxmrf.graphs import Graph, NeighborBlock
 from jaxmrf.types import Array, ArrayLike, Float, Int, Leaf
 
 __all__ = [
@@ -240,12 +239,23 @@ def log_pseudolikelihood(
         states: Observations, integers 0..K-1.
     """
     columns = jnp.asarray(states).T
-    total = jnp.zeros(columns.shape[1:])
-    for block in neighbor_blocks(graph, np.arange(graph.num_nodes)):
-        log_probs = log_softmax_relative(model.relative_logits(block, columns))
-        chosen = jnp.take_along_axis(log_probs, columns[block.nodes][None].astype(int), axis=0)
-        total = total + chosen[0].sum(axis=0)
-    return total
+    tables = model.tables()
+    first, second = graph.edges.T
+    odds = tables.node_tables[:, 1:] - tables.node_tables[:, :1]
+    logits = jnp.broadcast_to(odds[..., None], (*odds.shape, columns.shape[1]))
+    flipped = tables.edge_tables.swapaxes(1, 2)
+    # edge by edge: neighbour tables are 2 to 5 times slower here, gradient included
+    for own, other, table in ((first, second, tables.edge_tables), (second, first, flipped)):
+        odds = (table[:, 1:] - table[:, :1])[..., None]
+        message = odds[:, :, 0]
+        for state in range(1, model.num_states):
+            message = jnp.where(columns[other][:, None] == state, odds[:, :, state], message)
+        logits = logits.at[own].add(message)
+    top = jax.lax.stop_gradient(logits.max(axis=1, initial=0))
+    log_norms = top + jnp.log(jnp.exp(-top) + jnp.exp(logits - top[:, None]).sum(axis=1))
+    levels = jnp.arange(1, model.num_states)[:, None]
+    chosen = jnp.where(columns[:, None] == levels, logits, 0).sum(axis=1)
+    return (chosen - log_norms).sum(axis=0)
 
 
 def couplings_from_agreements(agreements: Float[Array, "*rest"]) -> Float[Array, "*rest"]:
