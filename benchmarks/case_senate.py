@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from jaxmrf.learning import structure
 from numpyro.infer import MCMC, NUTS
 
 from benchmarks import rows
@@ -23,6 +22,7 @@ from jaxmrf.diagnostics import num_groups, representative_grouping
 from jaxmrf.distributions import ChineseRestaurantProcess, Ising
 from jaxmrf.graphs import Graph
 from jaxmrf.infer import GroupGibbs, MRFGibbs, StrippedBeta
+from jaxmrf.learning import structure
 from jaxmrf.models import Ising as IsingModel
 from jaxmrf.models import couplings_from_agreements, log_pseudolikelihood
 
