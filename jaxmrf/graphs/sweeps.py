@@ -19,7 +19,7 @@ from jaxmrf.types import Leaf
 __all__ = ["SweepPlan", "sweep_plan"]
 
 # entering a tile, in the units of NODE_COST
-TILE_COST = 300
+TILE_COST = 100
 MAX_CLASSES = 4
 
 

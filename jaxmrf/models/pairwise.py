@@ -87,7 +87,7 @@ class Ising:
         start = _rows(self.fields, block.nodes)[:, None]
         start = jnp.broadcast_to(start, (len(block.nodes), states.shape[1]))
         couplings = _rows(jnp.append(self.couplings, 0.0), block.edges)
-        return 2 * _fold_slots(add, start, couplings, block.neighbors)[None]
+        return 2 * _fold_slots(add, start, couplings, block.neighbors, unroll=8)[None]
 
     def tables(self) -> "Pairwise":
         """The same potential as general tables."""
@@ -135,7 +135,7 @@ class Potts:
         start = _rows(self.fields, block.nodes).T[..., None]
         start = jnp.broadcast_to(start, (*start.shape[:2], states.shape[1]))
         couplings = _rows(jnp.append(self.couplings, 0.0), block.edges)
-        total = _fold_slots(add, start, couplings, block.neighbors)
+        total = _fold_slots(add, start, couplings, block.neighbors, unroll=2)
         return total[1:] - total[:1]
 
     def tables(self) -> "Pairwise":
@@ -190,7 +190,7 @@ class Pairwise:
         start = jnp.broadcast_to(start, (*start.shape[:2], states.shape[1]))
         tables = _rows(jnp.pad(self.edge_tables, ((0, 1), (0, 0), (0, 0))), block.edges)
         own_first = jnp.where(block.is_second[..., None, None], tables.swapaxes(-1, -2), tables)
-        total = _fold_slots(add, start, own_first, block.neighbors)
+        total = _fold_slots(add, start, own_first, block.neighbors, unroll=1)
         return total[1:] - total[:1]
 
     def tables(self) -> "Pairwise":
@@ -203,17 +203,17 @@ def _rows(table: ArrayLike, index: ArrayLike) -> Array:
     return jnp.asarray(table).at[index].get(mode="promise_in_bounds")
 
 
-def _fold_slots(add: Callable[..., Array], total: Array, *slots: ArrayLike) -> Array:
-    """The total after adding one neighbour slot after another.
+def _fold_slots(add: Callable[..., Array], total: Array, *slots: ArrayLike, unroll: int) -> Array:
+    """The total after adding one neighbour slot after another, a few in one fused loop.
 
-    One gather over all slots would be 11 times slower on the CPU; unrolling more than eight slots
-    gains little and compiles long.
+    One gather over all slots would be 11 times slower on the CPU. The number to unroll is measured
+    there: a total of several states is cheaper stored than fused into everything that reads it.
     """
     num_slots = slots[0].shape[0]
     if num_slots == 0:
         return total
     body = lambda total, slot: (add(total, *slot), None)  # noqa: E731
-    return jax.lax.scan(body, total, slots, unroll=min(num_slots, 8))[0]
+    return jax.lax.scan(body, total, slots, unroll=min(num_slots, unroll))[0]
 
 
 def log_potential(

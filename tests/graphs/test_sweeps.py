@@ -61,10 +61,9 @@ def test_hub_does_not_widen_the_table_of_the_other_nodes():
 
 def test_plan_prints_its_cost():
     lines = str(sweep_plan(UNEVEN, clamped=[8])).splitlines()
-    # 12 rows of tiles and the clamped one for 9 nodes, 18 of 72 slots
     assert lines == [
-        "SweepPlan: 8 of 9 nodes updated, 9 edges; padding 31 % of rows, 75 % of slots",
-        "  3 tiles of 4 nodes x 6 neighbours",
+        "SweepPlan: 8 of 9 nodes updated, 9 edges; padding 0 % of rows, 62 % of slots",
+        "  4 tiles of 2 nodes x 6 neighbours",
     ]
 
 
