@@ -20,7 +20,7 @@ from jaxmrf.testing import prior_invariance
 
 DATA = jnp.array([[0, 0, 0, 0], [0, 0, 1, 0], [1, 1, 1, 0]])
 EXACT_CDFS = {"coupling": stats.norm.cdf, "tilt": stats.expon.cdf}
-OPTIONS = {"num_replicates": 2000, "num_steps": 4, "cdfs": EXACT_CDFS}
+OPTIONS = {"num_replicates": 2000, "num_steps": 8, "cdfs": EXACT_CDFS}
 
 
 def quadrature(data, size=201):
@@ -95,6 +95,7 @@ def test_posterior_is_invariant():
     assert min(p_values.values()) > 1e-3 / 2
 
 
+@pytest.mark.slow
 def test_posterior_is_invariant_under_frozen_adaptation(key):
     mcmc = MCMC(ExchangeMH(observed_field), num_warmup=300, num_samples=2, progress_bar=False)
     mcmc.run(key, DATA)
