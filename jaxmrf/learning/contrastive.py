@@ -240,7 +240,7 @@ def fit_contrastive(
     average_fraction: float = 0.5,
     fast_rate: float = 0.05,
     fast_decay: float = 0.95,
-    tolerance: float = 0.05,
+    tolerance: float = 0.1,
     plan: SweepPlan | None = None,
     progress: bool = False,
 ) -> FitResult:
