@@ -9,8 +9,9 @@ states            values 0..num_states-1 of one variable
 chains            independent copies of the field, last in memory
 items             observations, the rows of a data matrix
 groups            slots of a buffer that holds the distinct values of tied parameters
-block             the nodes of one colour and one degree bucket
+block             the nodes of one neighbour table: a class of degrees, or a tile of a sweep
 degree            neighbour slots of a block, padded to the largest degree in it
+rows              states in the order of a sweep plan, its padding included
 ================  ==========================================================================
 """
 

@@ -36,6 +36,7 @@ class SweepPlan:
         tiles: For each degree class a stack of blocks: a ``NeighborBlock`` with a leading axis
             of tiles, whose neighbours are rows.
         rows: Row of every node, shape ``[nodes]``.
+        nodes: Node of every row, shape ``[num_rows]``; 0 in padding rows.
         num_nodes: Number of nodes of the graph.
         num_edges: Number of edges of the graph.
         num_clamped: Number of clamped nodes.
@@ -43,6 +44,7 @@ class SweepPlan:
 
     tiles: tuple[NeighborBlock, ...]
     rows: Leaf
+    nodes: Leaf
     num_nodes: int = field(metadata={"static": True})
     num_edges: int = field(metadata={"static": True})
     num_clamped: int = field(metadata={"static": True})
@@ -50,7 +52,7 @@ class SweepPlan:
     @property
     def num_rows(self) -> int:
         """Rows of the states while sweeps run: tiles with their padding, then clamped nodes."""
-        return sum(np.size(stack.nodes) for stack in self.tiles) + self.num_clamped
+        return np.shape(self.nodes)[0]
 
     def __str__(self) -> str:
         num_slots = sum(np.size(stack.edges) for stack in self.tiles)
@@ -105,14 +107,17 @@ def _sweep_plan(graph: Graph, colors: tuple | None, clamped: tuple[int, ...]) ->
     is_free[list(clamped)] = False
     for members in degree_classes(graph, np.flatnonzero(is_free), max_classes=MAX_CLASSES):
         assignment = color(_induced(graph, members)) if colors is None else np.take(colors, members)
-        nodes = _tiles(members, assignment, int(graph.degrees[members].max()))
-        rows[nodes[nodes >= 0]] = num_rows + np.flatnonzero(nodes >= 0)
-        num_rows += nodes.size
-        stacks.append(_stack(neighbor_block(graph, nodes.ravel()), nodes.shape))
+        tiles = _tiles(members, assignment, int(graph.degrees[members].max()))
+        rows[tiles[tiles >= 0]] = num_rows + np.flatnonzero(tiles >= 0)
+        num_rows += tiles.size
+        stacks.append(_stack(neighbor_block(graph, tiles.ravel()), tiles.shape))
     rows[list(clamped)] = num_rows + np.arange(len(clamped))
+    nodes = np.zeros(num_rows + len(clamped), np.int32)
+    nodes[rows] = np.arange(graph.num_nodes)
     return SweepPlan(
         tiles=tuple(replace(stack, neighbors=rows[stack.neighbors]) for stack in stacks),
         rows=rows,
+        nodes=nodes,
         num_nodes=graph.num_nodes,
         num_edges=graph.num_edges,
         num_clamped=len(clamped),

@@ -151,6 +151,8 @@ class Potts:
 class Pairwise:
     """General tables: log potential ``sum_e b_e(x_u, x_v) + sum_i a_i(x_i)``.
 
+    Entries are finite; forbid a pair of states by a large negative one such as -50.
+
     Attributes:
         edge_tables: b, shape ``[edges, states, states]``, the edge's smaller node on the
             first axis.

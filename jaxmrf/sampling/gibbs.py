@@ -71,13 +71,11 @@ def run(
         plan: Sweep plan.
         num_sweeps: Number of sweeps.
     """
-    rows = jnp.zeros((plan.num_rows, states.shape[1]), states.dtype)
-    rows = rows.at[plan.rows].set(states, unique_indices=True)
 
     def body(i, rows):
         return _sweep_rows(jax.random.fold_in(key, i), rows, model, plan)
 
-    return jax.lax.fori_loop(0, num_sweeps, body, rows)[plan.rows]
+    return jax.lax.fori_loop(0, num_sweeps, body, states[plan.nodes])[plan.rows]
 
 
 def _sweep_rows(

@@ -1,5 +1,7 @@
 """The kernel's wiring: one tile after another, padding, clamped nodes, keys and traces."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -72,7 +74,7 @@ def with_tiles(plan, change):
     stacks = [jax.tree.map(np.array, stack) for stack in plan.tiles]
     for stack in stacks:
         change(stack)
-    return type(plan)(tuple(stacks), plan.rows, plan.num_nodes, plan.num_edges, plan.num_clamped)
+    return dataclasses.replace(plan, tiles=tuple(stacks))
 
 
 def forget_padding(stack):
