@@ -111,7 +111,7 @@ def _tile_keys(key: Key, num_tiles: int) -> Key:
     key_words, key_split = jax.random.split(key)
     if jax.random.key_impl(key) == "threefry2x32":
         try:
-            words = jax.random.bits(key_words, (num_tiles, 4))
+            words = jax.random.bits(key_words, (num_tiles, 4), jnp.uint32)
             return jax.random.wrap_key_data(words, impl="threefry4x32")
         except ValueError:  # JAX before 0.10
             pass

@@ -264,3 +264,11 @@ def test_step_size_of_another_model_is_refused(key):
     kernel = ExchangeMH(observed_field, step_size=np.eye(3))
     with pytest.raises(ValueError, match=r"expected step_size for 2 unconstrained values, got sh"):
         kernel.init(key, 0, None, (DATA,), {})
+
+
+def test_double_precision_keeps_the_types_of_the_state(x64, key):
+    kernel = ExchangeMH(observed_field)
+    state = kernel.init(key, 3, None, (DATA,), {})
+    assert state.factor.dtype == state.z["tilt"].dtype == jnp.float64
+    after = jax.eval_shape(lambda state: kernel.sample(state, (DATA,), {}), state)
+    assert after == jax.eval_shape(lambda state: state, state)

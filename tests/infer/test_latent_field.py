@@ -204,3 +204,10 @@ def test_model_it_cannot_serve_is_refused(model, site, message, key):
 def test_wrong_number_of_sweeps_is_refused():
     with pytest.raises(ValueError, match="expected num_sweeps to be a positive integer, got 0"):
         LatentFieldGibbs(latent_field, num_sweeps=0)
+
+
+def test_double_precision_runs_and_keeps_the_state(x64, key):
+    kernel = LatentFieldGibbs(latent_field)
+    state = kernel.init(key, 0, None, (np.asarray(PIXELS, np.float64),), {})
+    after = kernel.sample(state, (np.asarray(PIXELS, np.float64),), {})
+    assert after.z["z"].dtype == state.z["z"].dtype == jnp.int32
