@@ -6,6 +6,8 @@ import time
 from importlib import import_module
 from pathlib import Path
 
+import jax
+
 from benchmarks import rows, table
 
 CASES = sorted(path.stem.removeprefix("case_") for path in Path(__file__).parent.glob("case_*.py"))
@@ -26,6 +28,8 @@ def main(arguments: list[str] | None = None) -> None:
         is_full = options.size == "full"
         out = rows.RESULTS if is_full else Path(tempfile.mkdtemp(prefix="jaxmrf-benchmarks-"))
     out.mkdir(parents=True, exist_ok=True)
+    # equal programs compile once in a run; a cache kept from earlier runs would flatter compile_s
+    jax.config.update("jax_compilation_cache_dir", tempfile.mkdtemp(prefix="jaxmrf-compiled-"))
     for case in options.only or CASES:
         start = time.perf_counter()
         measured = import_module(f"benchmarks.case_{case}").run(options.size, out)

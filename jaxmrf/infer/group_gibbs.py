@@ -248,6 +248,7 @@ def _describe(trace) -> _Sites:
             "atoms in one plate and pass size=graph.num_edges"
         )
     _base_measure(trace[atoms[0]]["fn"])
+    _checked_states(trace[observed[0]]["value"], graph)
     return _Sites(labels[0], atoms[0], observed[0], graph, shape[0])
 
 

@@ -30,7 +30,7 @@ class StrippedBeta:
     Args:
         estimate: Untied estimate of the agreements, shape ``[edges]``; by default the maximum
             likelihood estimate by persistent contrastive divergence, on a forest in closed form.
-        num_particles: Chains of the field, for the estimate and for the tied re-estimates.
+        num_particles: Chains of the field behind the tied re-estimates.
         num_steps: Steps of the default estimate.
         num_refits: Tied re-estimation steps in each sweep.
         refit_rate: Size of these steps, in Newton steps for independent edges.
@@ -38,9 +38,9 @@ class StrippedBeta:
     """
 
     estimate: tuple[float, ...] | None = None
-    num_particles: int = 200
+    num_particles: int = 100
     num_steps: int = 1000
-    num_refits: int = 5
+    num_refits: int = 3
     refit_rate: float = 0.3
     seed: int = 0
 
@@ -135,7 +135,6 @@ class StrippedBeta:
             graph,
             parameters=jnp.zeros(graph.num_edges),
             build=no_fields(graph),
-            num_chains=self.num_particles,
             num_steps=self.num_steps,
         )
         return agreements_from_couplings(fit.parameters)

@@ -44,7 +44,7 @@ class BetaBase(NamedTuple):
     ) -> tuple[Float[Array, " edges"], Float[Array, " edges"]]:
         """Log integral of each likelihood under G0, and a draw from each posterior."""
         a, b = self.a + successes, self.b + failures
-        return betaln(a, b) - betaln(self.a, self.b), jax.random.beta(key, a, b)
+        return betaln(a, b) - betaln(self.a, self.b), _draw_beta(key, a, b)
 
     def update(
         self,
@@ -54,7 +54,7 @@ class BetaBase(NamedTuple):
         failures: Float[Array, " groups"],
     ) -> Float[Array, " groups"]:
         """Independent draws from the posteriors; the current values are not read."""
-        return jax.random.beta(key, self.a + successes, self.b + failures, values.shape)
+        return _draw_beta(key, self.a + successes, self.b + failures)
 
 
 class MonteCarloBase(NamedTuple):
@@ -89,7 +89,7 @@ class MonteCarloBase(NamedTuple):
     ) -> Float[Array, " groups"]:
         """Independence Metropolis: propose from the uniform base's posterior, weigh by G0."""
         key_propose, key_accept = jax.random.split(key)
-        proposals = jax.random.beta(key_propose, 1 + successes, 1 + failures, values.shape)
+        proposals = _draw_beta(key_propose, 1 + successes, 1 + failures)
         log_ratio = self.log_density(proposals) - self.log_density(values)
         log_uniform = jnp.log(jax.random.uniform(key_accept, values.shape))
         return jnp.where(log_uniform < log_ratio, proposals, values)
@@ -97,3 +97,9 @@ class MonteCarloBase(NamedTuple):
 
 def _log_likelihood(successes: Array, failures: Array, values: Array) -> Array:
     return xlogy(successes, values) + xlog1py(failures, -values)
+
+
+def _draw_beta(key: Key, a: Array, b: Array) -> Array:
+    """Beta draws from one call of the gamma sampler, which is slow to compile."""
+    log_first, log_second = jax.random.loggamma(key, jnp.stack([a, b]))
+    return jax.nn.sigmoid(log_first - log_second)

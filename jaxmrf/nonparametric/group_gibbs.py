@@ -103,7 +103,7 @@ def step(
     *,
     concentration: Float[Array, ""] | float,
     base: BaseMeasure,
-    num_refits: int = 5,
+    num_refits: int = 3,
     refit_rate: float = 0.3,
 ) -> tuple[GroupState, GroupInfo]:
     """One sweep: the group of every edge in turn, then the value of every group.
@@ -156,34 +156,35 @@ def _update_labels(
 ) -> tuple[Int[Array, " edges"], Float[Array, " groups"], Bool[Array, ""]]:
     """Neal's Algorithm 2 over the edges; all random numbers are drawn before the scan."""
     num_edges, num_groups = state.labels.size, state.values.size
-    successes, failures = model.counts, model.num_items - model.counts
     key_new, key_choice = jax.random.split(key)
-    log_new, new_values = base.new_groups(key_new, successes, failures)
+    failures = model.num_items - model.counts
+    log_new, new_values = base.new_groups(key_new, model.counts, failures)
     new_values = jnp.clip(new_values, _SMALLEST, 1 - _SMALLEST)
     log_new = log_new + jnp.log(concentration)
     noise = jax.random.gumbel(key_choice, (num_edges, num_groups))
 
+    slots = jnp.arange(num_groups, dtype=state.labels.dtype)
+
+    # comparisons with all slots, not indexing: XLA fuses them into a third of the kernels
     def body(carry, edge):
         sizes, logits, log_others = carry
-        label, success, failure, log_fresh, fresh, gumbel = edge
-        sizes = sizes.at[label].add(-1)
+        label, success, log_fresh, fresh_logit, fresh_log_other, gumbel = edge
+        sizes = sizes - (slots == label)
         # one free slot stands for the new group; without one that move is lost, and reported
-        free = jnp.argmin(sizes)
-        is_full = sizes[free] > 0
-        log_weights = jnp.log(sizes) + success * logits + (success + failure) * log_others
-        log_weights = log_weights.at[free].set(jnp.where(is_full, log_weights[free], log_fresh))
-        chosen = jnp.argmax(log_weights + gumbel).astype(label.dtype)
-        is_new = (chosen == free) & ~is_full
-        logits = logits.at[chosen].set(jnp.where(is_new, logit(fresh), logits[chosen]))
-        log_others = log_others.at[chosen].set(
-            jnp.where(is_new, jnp.log1p(-fresh), log_others[chosen])
-        )
-        return (sizes.at[chosen].add(1), logits, log_others), (chosen, is_full)
+        is_new = (slots == jnp.argmin(sizes)) & (sizes == 0)
+        log_weights = jnp.log(sizes) + success * logits + model.num_items * log_others
+        chosen = jnp.argmax(jnp.where(is_new, log_fresh, log_weights) + gumbel).astype(slots.dtype)
+        is_chosen = slots == chosen
+        logits = jnp.where(is_chosen & is_new, fresh_logit, logits)
+        log_others = jnp.where(is_chosen & is_new, fresh_log_other, log_others)
+        return (sizes + is_chosen, logits, log_others), (chosen, ~is_new.any())
 
     sizes = group_sizes(state.labels, num_groups).astype(state.values.dtype)
     carry = (sizes, logit(state.values), jnp.log1p(-state.values))
-    edges = (state.labels, successes, failures, log_new, new_values, noise)
-    (_, logits, _), (labels, is_full) = jax.lax.scan(body, carry, edges)
+    fresh = (log_new, logit(new_values), jnp.log1p(-new_values))
+    (_, logits, _), (labels, is_full) = jax.lax.scan(
+        body, carry, (state.labels, model.counts, *fresh, noise)
+    )
     return labels, jax.nn.sigmoid(logits), is_full.any()
 
 

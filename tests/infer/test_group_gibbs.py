@@ -166,7 +166,6 @@ def test_capacity_reached_warns_with_the_capacity_to_ask_for():
     [
         (np.array([[0, 1, -1, 1]]), "expected values all in 0..1 or all in"),
         (np.array([[0.0, np.nan, 1.0, 1.0]]), "expected data without gaps, got 1 NaN"),
-        (np.zeros((0, 4), int), "expected at least one observation"),
         (np.zeros((3, 5), int), "expected data of shape .* 4"),
     ],
 )
@@ -174,6 +173,11 @@ def test_bad_votes_are_refused(key, votes, message):
     with pytest.raises(ValueError, match=message):
         kernel = GroupGibbs(grouped_square, likelihood=FEW)
         kernel.init(key, 0, None, (votes,), {"_gibbs_sites": {"alpha": jnp.array(1.0)}})
+
+
+def test_maximum_likelihood_refuses_empty_data():
+    with pytest.raises(ValueError, match="maximum_likelihood: expected at least one observation"):
+        StrippedBeta().maximum_likelihood(np.zeros((0, 4), int), SQUARE)
 
 
 def refused(model, message, *args, **options):
