@@ -114,9 +114,14 @@ def draw_concentration(
         shape: Shape of the Gamma prior.
         rate: Rate of the Gamma prior.
     """
-    key_beta, key_mixture, key_gamma = jax.random.split(key, 3)
-    auxiliary = jax.random.beta(key_beta, concentration + 1.0, num_items)
-    rate = rate - jnp.log(auxiliary)
-    odds = (shape + num_groups - 1.0) / (num_items * rate)
+    key_gamma, key_mixture, key_more = jax.random.split(key, 3)
+    smaller = shape + num_groups - 1.0
+    # one call of the gamma sampler, which is slow to compile, for the Beta and the Gamma
+    shapes = jnp.stack([concentration + 1.0, jnp.full_like(concentration, num_items), smaller])
+    log_first, log_second, log_gamma = jax.random.loggamma(key_gamma, shapes)
+    rate = rate - jax.nn.log_sigmoid(log_first - log_second)
+    odds = smaller / (num_items * rate)
     is_larger = jax.random.uniform(key_mixture) * (1.0 + odds) < odds
-    return jax.random.gamma(key_gamma, shape + num_groups - 1.0 + is_larger) / rate
+    # Gamma(a + 1) = Gamma(a) + Exponential
+    more = jnp.where(is_larger, jax.random.exponential(key_more), 0.0)
+    return (jnp.exp(log_gamma) + more) / rate
