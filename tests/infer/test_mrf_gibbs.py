@@ -127,7 +127,7 @@ def test_posterior_of_a_tractable_field_under_hmc_is_invariant():
 
 def test_blocks_that_compensate_see_the_normaliser_and_others_do_not(key):
     kernel = three_blocks()
-    kernel.init(key, 0, None, (X, Y), {})
+    jax.eval_shape(lambda key: kernel.init(key, 0, None, (X, Y), {}), key)
     exchange, plate, hmc = (block for block, _ in kernel._inner.blocks)
     assert exchange.model.args == (MODEL,)
     for block in (plate, hmc):

@@ -17,8 +17,8 @@ from jaxmrf.testing import exact_stationarity, prior_invariance
 
 def conditionals(kernel, *args):
     """The kernel's own conditional probabilities, states first."""
-    kernel.init(jax.random.key(0), 0, None, args, {})
-    logits = kernel._logits(jnp.asarray(kernel._support), args, {})
+    kernel._prepare(args, {})
+    logits = jax.jit(lambda: kernel._logits(jnp.asarray(kernel._support), args, {}))()
     return np.asarray(jax.nn.softmax(logits, axis=0))
 
 
