@@ -6,8 +6,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 # Before jax is imported. Eight threads: with two, jaxlib's CPU client can deadlock on vmapped
-# Cholesky and triangular solves. The cache makes a second run of the tests compile nothing.
+# Cholesky and triangular solves. The cache makes a second run of the tests compile nothing, and
+# plainer machine code halves the compilation of a first one, which takes most of its time.
 os.environ.setdefault("NPROC", "8")
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
