@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from jaxmrf.logspace import draw_from_relative_logits, log_softmax_relative
+from jaxmrf.logspace import draw_from_relative_logits, draw_log_gamma, log_softmax_relative
 
 draw = jax.jit(draw_from_relative_logits)
 
@@ -60,3 +60,9 @@ def test_draws_follow_the_key(key):
     logits = jnp.zeros((2, 50))
     np.testing.assert_array_equal(draw(key, logits), draw(key, logits))
     assert (draw(key, logits) != draw(jax.random.key(1), logits)).any()
+
+
+@pytest.mark.parametrize("shape", [0.3, 1.0, 2.5, 300.0])
+def test_log_gamma_draws_follow_the_gamma_law(key, shape):
+    draws = np.exp(np.asarray(draw_log_gamma(key, jnp.full(20_000, shape))))
+    assert stats.kstest(draws, stats.gamma(shape).cdf).pvalue > 1e-3

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import betaln, logsumexp, xlog1py, xlogy
 
+from jaxmrf.logspace import draw_log_gamma
 from jaxmrf.types import Array, Float, Key
 
 __all__ = ["BaseMeasure", "BetaBase", "MonteCarloBase"]
@@ -100,6 +101,5 @@ def _log_likelihood(successes: Array, failures: Array, values: Array) -> Array:
 
 
 def _draw_beta(key: Key, a: Array, b: Array) -> Array:
-    """Beta draws from one call of the gamma sampler, which is slow to compile."""
-    log_first, log_second = jax.random.loggamma(key, jnp.stack([a, b]))
+    log_first, log_second = draw_log_gamma(key, jnp.stack([a, b]))
     return jax.nn.sigmoid(log_first - log_second)

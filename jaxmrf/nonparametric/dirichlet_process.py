@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import gammaln
 
+from jaxmrf.logspace import draw_log_gamma
 from jaxmrf.types import Array, Bool, Float, Int, Key
 
 __all__ = [
@@ -116,9 +117,9 @@ def draw_concentration(
     """
     key_gamma, key_mixture, key_more = jax.random.split(key, 3)
     smaller = shape + num_groups - 1.0
-    # one call of the gamma sampler, which is slow to compile, for the Beta and the Gamma
+    # one loop for the two gammas behind the Beta and for the Gamma
     shapes = jnp.stack([concentration + 1.0, jnp.full_like(concentration, num_items), smaller])
-    log_first, log_second, log_gamma = jax.random.loggamma(key_gamma, shapes)
+    log_first, log_second, log_gamma = draw_log_gamma(key_gamma, shapes)
     rate = rate - jax.nn.log_sigmoid(log_first - log_second)
     odds = smaller / (num_items * rate)
     is_larger = jax.random.uniform(key_mixture) * (1.0 + odds) < odds
