@@ -20,6 +20,7 @@ __all__ = ["co_clustering", "groups_histogram", "voting_network"]
 PARTY_COLORS = {"D": "#3b6fb6", "R": "#c8443c", "I": "#e0a526"}
 PARTY_NAMES = {"D": "Democrat", "R": "Republican", "I": "independent"}
 OTHER_COLOR = "#8a8a8a"
+MAX_LEGEND_GROUPS = 12
 LONE_SIDE = 0.6  # side of the box of a node without edges; a component of n nodes has sqrt(n)
 
 
@@ -50,6 +51,7 @@ def voting_network(
     """
     plt = _matplotlib("voting_network")
     from matplotlib import patheffects
+    from matplotlib.lines import Line2D
 
     edges = np.asarray(getattr(graph, "edges", graph)).reshape(-1, 2)
     labels, theta = np.asarray(labels), np.asarray(theta)
@@ -65,14 +67,15 @@ def voting_network(
 
     by_theta = sorted(set(labels.tolist()), key=lambda group: theta[labels == group].mean())
     colors = plt.get_cmap("viridis_r")(np.linspace(0.05, 1.0, len(by_theta)))
-    lines = []
+    lines, sizes = [], []
     for color, group in zip(colors, by_theta, strict=True):
         chosen = labels == group
         drawn = edges[chosen].tolist()
         lines.append(nx.draw_networkx_edges(network, edgelist=drawn, edge_color=[color], **style))
-        unit = "edge" if chosen.sum() == 1 else "edges"
+        sizes.append(int(chosen.sum()))
+        unit = "edge" if sizes[-1] == 1 else "edges"
         lines[-1].set(linewidth=1.6, alpha=0.9)
-        lines[-1].set_label(rf"$\theta$ = {theta[chosen].mean():.3f}  ({chosen.sum()} {unit})")
+        lines[-1].set_label(rf"$\theta$ = {theta[chosen].mean():.3f}  ({sizes[-1]} {unit})")
     dots = []
     for party in sorted(set(parties), key=list(PARTY_NAMES | dict.fromkeys(parties)).index):
         drawn = [node for node in network if parties[node] == party]
@@ -85,7 +88,11 @@ def voting_network(
     for position, name in zip(positions, _display_names(senators), strict=True):
         ax.annotate(name, position, xytext=(0, 5), path_effects=halo, **text)
     legend = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "frameon": False}
-    ax.legend(handles=[*dots, *lines[::-1]], **legend)
+    largest = np.sort(np.argsort(sizes, kind="stable")[-MAX_LEGEND_GROUPS:])[::-1]
+    shown = [lines[number] for number in largest]
+    num_left = len(lines) - len(shown)
+    rest = [Line2D([], [], alpha=0, label=f"and {num_left} smaller groups")] if num_left else []
+    ax.legend(handles=[*dots, *shown, *rest], **legend)
     ax.set_axis_off()
     return ax
 

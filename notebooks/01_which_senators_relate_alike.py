@@ -122,6 +122,6 @@ for name, agreements in [("one by one", mle), ("grouped", theta)]:
 
 # %%
 labels = diagnostics.representative_grouping(np.asarray(samples["groups"][::10]))
-figure, ax = plt.subplots(figsize=(10, 7))
+figure, ax = plt.subplots(figsize=(9, 6), dpi=75)
 plots.voting_network(graph, senate.senators, senate.parties, labels, np.asarray(theta), ax=ax)
 plt.show()

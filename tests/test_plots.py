@@ -50,6 +50,16 @@ def test_voting_network_lists_parties_then_groups_by_falling_theta(ax):
     ]
 
 
+def test_voting_network_lists_the_largest_groups_and_counts_the_rest(ax):
+    pairs = np.array([(i, j) for i in range(6) for j in range(i)])
+    labels = np.minimum(np.arange(15), 13)  # group 13 holds two edges
+    voting_network(pairs, SENATORS, PARTIES, labels, np.linspace(0.1, 0.8, 15), ax)
+    listed = entries(ax)
+    assert listed[-1] == "and 2 smaller groups"
+    assert sum("edge" in entry for entry in listed) == 12
+    assert any("(2 edges)" in entry for entry in listed)
+
+
 def test_voting_network_draws_each_edge_between_its_senators(ax):
     voting_network(EDGES, SENATORS, PARTIES, LABELS, THETA, ax)
     place = {text.get_text(): np.array(text.xy) for text in ax.texts}
