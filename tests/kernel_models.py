@@ -50,9 +50,9 @@ def grouped(x=None, *, graph=PATH, num_items=6, max_groups=5, base=None):
         numpyro.sample("x", Ising.from_agreement(graph, theta), obs=x)
 
 
-def grouped_square(x):
+def grouped_square(x, num_items=None):
     """The same on a cycle, where the stripped Beta approximation approximates."""
-    grouped(x, graph=SQUARE, num_items=len(x))
+    grouped(x, graph=SQUARE, num_items=len(x) if num_items is None else num_items)
 
 
 def observed_field(x=None, *, graph=SQUARE, num_items=3):

@@ -7,8 +7,9 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from kernel_models import PATH, SQUARE, VOTES, grouped, grouped_square
-from numpyro.infer import MCMC, NUTS
+from numpyro.infer import MCMC, NUTS, Predictive
 
+from jaxmrf.diagnostics import to_arviz
 from jaxmrf.distributions import ChineseRestaurantProcess, Ising
 from jaxmrf.infer import ConcentrationGibbs, GroupGibbs, MRFGibbs, StrippedBeta
 from jaxmrf.nonparametric import group_gibbs
@@ -145,10 +146,16 @@ def run(model, *args, num_samples=4, **options):
 
 
 def test_composite_with_nuts_collects_labels_atoms_and_theta():
-    samples = run(grouped_square, VOTES).get_samples()
+    mcmc = run(grouped_square, VOTES)
+    samples = mcmc.get_samples()
     theta = np.take_along_axis(samples["phi"], samples["groups"], axis=1)
     np.testing.assert_array_equal(samples["theta"], theta)
     assert (samples["alpha"] > 0).all()
+    posterior = to_arviz(mcmc)
+    assert posterior.posterior["phi"].dims == ("chain", "draw", "atoms")
+    assert "num_groups" in posterior.sample_stats
+    predicted = Predictive(grouped_square, samples)(jax.random.key(1), None, num_items=3)
+    assert predicted["x"].shape == (4, 3, 4)
 
 
 def test_capacity_reached_warns_with_the_capacity_to_ask_for():
