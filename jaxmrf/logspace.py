@@ -51,7 +51,7 @@ def draw_log_gamma(key: Key, shape: Float[Array, "*rest"]) -> Float[Array, "*res
     """Logs of Gamma(shape, 1) draws, all elements of an array in one rejection loop.
 
     The method of Marsaglia & Tsang (2000), as in ``jax.random.loggamma``, which on a CPU takes
-    one element after the other and five times as long to compile.
+    one element after the other.
 
     Args:
         key: Random key.

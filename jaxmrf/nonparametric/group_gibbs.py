@@ -165,7 +165,7 @@ def _update_labels(
 
     slots = jnp.arange(num_groups, dtype=state.labels.dtype)
 
-    # comparisons with all slots, not indexing: XLA fuses them into a third of the kernels
+    # comparisons with all slots, not indexing: XLA fuses them into fewer kernels
     def body(carry, edge):
         sizes, logits, log_others = carry
         label, success, log_fresh, fresh_logit, fresh_log_other, gumbel = edge
@@ -211,8 +211,7 @@ def _refit(
     refit_rate: float,
 ) -> tuple[Float[Array, " groups"], Int[Array, "nodes chains"], Float[Array, ""]]:
     """Tied estimates by persistent contrastive divergence from the current values."""
-    sizes = jnp.maximum(group_sizes(labels, values.size), 1)
-    used = group_sizes(labels, values.size) > 0
+    sizes = group_sizes(labels, values.size)
     first, second = graph.edges.T
 
     def body(carry, key):
@@ -220,9 +219,9 @@ def _refit(
         field = Ising(couplings=logits[labels] / 2, fields=jnp.zeros(graph.num_nodes))
         particles = gibbs.sweep(key, particles, field, plan)
         agree = (particles[first] == particles[second]).mean(axis=1, dtype=values.dtype)
-        means = jnp.zeros_like(values).at[labels].add(agree) / sizes
+        means = jnp.zeros_like(values).at[labels].add(agree) / jnp.maximum(sizes, 1)
         scale = jnp.maximum(means * (1 - means), rates * (1 - rates))
-        gap = jnp.where(used, rates - means, 0.0)
+        gap = jnp.where(sizes > 0, rates - means, 0.0)
         logits = logits + refit_rate * gap / jnp.maximum(scale, 1 / model.num_items)
         return (logits, particles), jnp.abs(gap).max()
 
