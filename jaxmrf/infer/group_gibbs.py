@@ -23,7 +23,7 @@ from jaxmrf.infer._block import BlockKernel, abstract_sites, is_composite
 from jaxmrf.infer._evidence import dependant_sites
 from jaxmrf.infer.unnormalized import UnnormalizedModel, mrf_parents, mrf_sites
 from jaxmrf.models import as_states, couplings_from_agreements
-from jaxmrf.nonparametric.base_measures import BaseMeasure, BetaBase, MonteCarloBase
+from jaxmrf.nonparametric.base_measures import BaseMeasure, BetaBase, GeneralBase
 from jaxmrf.nonparametric.parameter_groups import cluster
 
 __all__ = ["GroupGibbs", "GroupGibbsState", "GroupLikelihood"]
@@ -253,7 +253,7 @@ def _describe(trace) -> _Sites:
 
 
 def _base_measure(fn) -> BaseMeasure:
-    """G0 of the atoms: in closed form for uniform and Beta atoms, else by Monte Carlo."""
+    """G0 of the atoms: in closed form for uniform and Beta atoms, else by its density."""
     atom = base_distribution(fn)
     if atom.batch_shape or atom.event_shape:
         raise ValueError(
@@ -265,9 +265,7 @@ def _base_measure(fn) -> BaseMeasure:
         return BetaBase(atom.concentration1, atom.concentration0)
     if isinstance(atom, dist.Uniform) and _is_unit(atom):
         return BetaBase(1.0, 1.0)
-    return MonteCarloBase(
-        log_density=atom.log_prob, sample=lambda key, num_draws: atom.sample(key, (num_draws,))
-    )
+    return GeneralBase(log_density=atom.log_prob, sample=atom.sample)
 
 
 def _is_unit(atom: dist.Uniform) -> bool:

@@ -22,6 +22,7 @@ __all__ = [
     "group_sizes",
     "is_canonical",
     "log_prob",
+    "ranks",
 ]
 
 
@@ -76,6 +77,12 @@ def first_items(labels: Int[Array, " items"], max_groups: int) -> Int[Array, " g
     return empty.at[labels].min(jnp.arange(num_items, dtype=jnp.int32))
 
 
+def ranks(labels: Int[Array, " items"], max_groups: int) -> Int[Array, " groups"]:
+    """Canonical label of every group; empty groups come last, in their order."""
+    order = jnp.argsort(first_items(labels, max_groups))
+    return jnp.zeros(max_groups, jnp.int32).at[order].set(jnp.arange(max_groups, dtype=jnp.int32))
+
+
 def canonical_labels(labels: Int[Array, " items"]) -> Int[Array, " items"]:
     """The same partition with groups numbered in the order of their first item.
 
@@ -85,9 +92,7 @@ def canonical_labels(labels: Int[Array, " items"]) -> Int[Array, " items"]:
     >>> canonical_labels(jnp.array([2, 0, 2, 1])).tolist()
     [0, 1, 0, 2]
     """
-    order = jnp.argsort(first_items(labels, labels.shape[0]))
-    rank = jnp.zeros_like(order).at[order].set(jnp.arange(order.size))
-    return rank[labels].astype(jnp.int32)
+    return ranks(labels, labels.shape[0])[labels]
 
 
 def is_canonical(labels: Int[Array, " items"]) -> Bool[Array, ""]:

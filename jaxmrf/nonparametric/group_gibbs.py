@@ -22,8 +22,11 @@ from jax.scipy.special import logit
 
 from jaxmrf.graphs import Graph, SweepPlan
 from jaxmrf.models import Ising
-from jaxmrf.nonparametric.base_measures import BaseMeasure
-from jaxmrf.nonparametric.dirichlet_process import first_items, group_sizes
+from jaxmrf.nonparametric import edge_messages, label_updates
+from jaxmrf.nonparametric.base_measures import BaseMeasure, update
+from jaxmrf.nonparametric.dirichlet_process import group_sizes
+from jaxmrf.nonparametric.label_updates import Auxiliary, LabelRule
+from jaxmrf.nonparametric.parameter_groups import sort_groups
 from jaxmrf.sampling import gibbs
 from jaxmrf.types import Array, Bool, Float, Int, Key
 
@@ -90,7 +93,7 @@ def init(
         num_particles: Number of persistent chains.
     """
     particles = jax.random.randint(key, (plan.num_nodes, num_particles), 0, 2, dtype=jnp.int8)
-    labels, values = _sort_groups(labels, values)
+    labels, values = sort_groups(labels, values)
     return GroupState(labels, values, particles, jnp.array(False))
 
 
@@ -103,6 +106,7 @@ def step(
     *,
     concentration: Float[Array, ""] | float,
     base: BaseMeasure,
+    rule: LabelRule = Auxiliary(),  # noqa: B008
     num_refits: int = 3,
     refit_rate: float = 0.3,
 ) -> tuple[GroupState, GroupInfo]:
@@ -116,13 +120,24 @@ def step(
         plan: Its sweep plan.
         concentration: alpha of the Dirichlet process.
         base: G0.
+        rule: How an edge chooses its group, one of Neal's algorithms.
         num_refits: Steps of persistent contrastive divergence behind phi^; 0 on a forest, where
             the ratio of counts is the estimate.
         refit_rate: Size of those steps in units of a Newton step for independent edges.
     """
     key_labels, key_refit, key_values = jax.random.split(key, 3)
-    labels, values, is_full = _update_labels(key_labels, state, model, concentration, base)
-    labels, values = _sort_groups(labels, values)
+    labels, logits, is_full = label_updates.sweep(
+        key_labels,
+        state.labels,
+        logit(state.values),
+        model.counts,
+        model.num_items,
+        edge_messages.none(graph.num_edges),
+        concentration=concentration,
+        base=base,
+        rule=rule,
+    )
+    labels, values = sort_groups(labels, jax.nn.sigmoid(logits))
 
     sizes = group_sizes(labels, values.size)
     trials = jnp.maximum(sizes * model.num_items, 1.0)
@@ -137,64 +152,9 @@ def step(
 
     # without data, in an empty slot, the posterior is the base measure
     total = sizes * model.num_items
-    values = base.update(key_values, values, total * estimates, total * (1 - estimates))
-    values = jnp.clip(values, _SMALLEST, 1 - _SMALLEST)
+    values = update(key_values, values, total * estimates, total * (1 - estimates), base)
     state = GroupState(labels, values, particles, state.is_truncated | is_full)
     return state, GroupInfo(num_groups=(sizes > 0).sum(), mismatch=mismatch)
-
-
-# float32 rounds 1 - 1e-8 to 1, where the logit is infinite
-_SMALLEST = 1e-6
-
-
-def _update_labels(
-    key: Key,
-    state: GroupState,
-    model: StrippedBetaModel,
-    concentration: Float[Array, ""] | float,
-    base: BaseMeasure,
-) -> tuple[Int[Array, " edges"], Float[Array, " groups"], Bool[Array, ""]]:
-    """Neal's Algorithm 2 over the edges; all random numbers are drawn before the scan."""
-    num_edges, num_groups = state.labels.size, state.values.size
-    key_new, key_choice = jax.random.split(key)
-    failures = model.num_items - model.counts
-    log_new, new_values = base.new_groups(key_new, model.counts, failures)
-    new_values = jnp.clip(new_values, _SMALLEST, 1 - _SMALLEST)
-    log_new = log_new + jnp.log(concentration)
-    noise = jax.random.gumbel(key_choice, (num_edges, num_groups))
-
-    slots = jnp.arange(num_groups, dtype=state.labels.dtype)
-
-    # comparisons with all slots, not indexing: XLA fuses them into fewer kernels
-    def body(carry, edge):
-        sizes, logits, log_others = carry
-        label, success, log_fresh, fresh_logit, fresh_log_other, gumbel = edge
-        sizes = sizes - (slots == label)
-        # one free slot stands for the new group; without one that move is lost, and reported
-        is_new = (slots == jnp.argmin(sizes)) & (sizes == 0)
-        log_weights = jnp.log(sizes) + success * logits + model.num_items * log_others
-        chosen = jnp.argmax(jnp.where(is_new, log_fresh, log_weights) + gumbel).astype(slots.dtype)
-        is_chosen = slots == chosen
-        logits = jnp.where(is_chosen & is_new, fresh_logit, logits)
-        log_others = jnp.where(is_chosen & is_new, fresh_log_other, log_others)
-        return (sizes + is_chosen, logits, log_others), (chosen, ~is_new.any())
-
-    sizes = group_sizes(state.labels, num_groups).astype(state.values.dtype)
-    carry = (sizes, logit(state.values), jnp.log1p(-state.values))
-    fresh = (log_new, logit(new_values), jnp.log1p(-new_values))
-    (_, logits, _), (labels, is_full) = jax.lax.scan(
-        body, carry, (state.labels, model.counts, *fresh, noise)
-    )
-    return labels, jax.nn.sigmoid(logits), is_full.any()
-
-
-def _sort_groups(
-    labels: Int[Array, " edges"], values: Float[Array, " groups"]
-) -> tuple[Int[Array, " edges"], Float[Array, " groups"]]:
-    """The same grouping with canonical labels, values moved along."""
-    order = jnp.argsort(first_items(labels, values.size))
-    rank = jnp.zeros_like(order).at[order].set(jnp.arange(order.size))
-    return rank[labels].astype(jnp.int32), values[order]
 
 
 def _refit(

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 from sklearn.cluster import KMeans
 
+from jaxmrf.nonparametric.dirichlet_process import ranks
 from jaxmrf.types import Array, Float, Int
 
-__all__ = ["cluster", "tie"]
+__all__ = ["cluster", "sort_groups", "tie"]
 
 
 def tie(values: Float[Array, " groups"], labels: Int[Array, " items"]) -> Float[Array, " items"]:
@@ -17,6 +18,14 @@ def tie(values: Float[Array, " groups"], labels: Int[Array, " items"]) -> Float[
     [0.800000011920929, 0.20000000298023224]
     """
     return values.at[labels].get(mode="fill", fill_value=jnp.nan)
+
+
+def sort_groups(
+    labels: Int[Array, " items"], values: Float[Array, " groups"]
+) -> tuple[Int[Array, " items"], Float[Array, " groups"]]:
+    """The same grouping with canonical labels, values moved along."""
+    rank = ranks(labels, values.size)
+    return rank[labels], jnp.zeros_like(values).at[rank].set(values)
 
 
 def cluster(
