@@ -1,5 +1,5 @@
 """Sum: exact log normalisers, marginals and draws."""
 
-from jaxmrf.exact import enumeration
+from jaxmrf.exact import enumeration, transfer
 
-__all__ = ["enumeration"]
+__all__ = ["enumeration", "transfer"]
