@@ -9,16 +9,18 @@ then a contiguous row (14 times faster than vmapping over chains on a CPU); run 
 last axis of 1.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmrf.graphs import SweepPlan
+from jaxmrf.graphs import NeighborBlock, SweepPlan
 from jaxmrf.logspace import draw_from_relative_logits
 from jaxmrf.models import PairwiseModel
 from jaxmrf.types import Array, Int, Key
 
-__all__ = ["init", "run", "sweep"]
+__all__ = ["init", "run", "scan_tiles", "sweep"]
 
 
 def init(
@@ -72,24 +74,39 @@ def run(
         num_sweeps: Number of sweeps.
     """
 
+    def draw(key, block, rows):
+        return draw_from_relative_logits(key, model.relative_logits(block, rows))
+
     def body(i, rows):
-        return _sweep_rows(jax.random.fold_in(key, i), rows, model, plan)
+        return scan_tiles(jax.random.fold_in(key, i), rows, plan, draw)
 
     return jax.lax.fori_loop(0, num_sweeps, body, states[plan.nodes])[plan.rows]
 
 
-def _sweep_rows(
-    key: Key, rows: Int[Array, "rows chains"], model: PairwiseModel, plan: SweepPlan
+def scan_tiles(
+    key: Key,
+    rows: Int[Array, "rows chains"],
+    plan: SweepPlan,
+    draw: Callable[[Key, NeighborBlock, Array], Array],
 ) -> Int[Array, "rows chains"]:
-    """One sweep of states held in the order of the plan.
+    """One sweep of states held in the order of the plan, tile after tile.
 
     One tile an iteration: without the loop's boundary XLA would compute a tile again, random
     numbers included, inside every tile that reads it.
+
+    Args:
+        key: Random key; each tile gets its own.
+        rows: Current states, ``states[plan.nodes]``; ``rows[plan.rows]`` leads back.
+        plan: Sweep plan.
+        draw: New values "block chains" of a tile, from its key, its neighbours and all rows.
+
+    Returns:
+        New rows; those of clamped nodes are the old ones.
     """
 
     def update(rows, tile):
         key, start, block = tile
-        drawn = draw_from_relative_logits(key, model.relative_logits(block, rows))
+        drawn = draw(key, block, rows)
         return jax.lax.dynamic_update_slice_in_dim(rows, drawn.astype(rows.dtype), start, 0), None
 
     keys = _tile_keys(key, sum(len(stack.nodes) for stack in plan.tiles))
