@@ -1,5 +1,5 @@
 """Draw: pure kernels, each an ``init`` and a ``step``."""
 
-from jaxmrf.sampling import gibbs
+from jaxmrf.sampling import gibbs, perfect
 
-__all__ = ["gibbs"]
+__all__ = ["gibbs", "perfect"]
