@@ -3,8 +3,8 @@ import numpy as np
 import oracles
 import pytest
 
-from jaxmrf.exact import enumeration
-from jaxmrf.graphs import Graph, grid
+from jaxmrf.exact import enumeration, transfer
+from jaxmrf.graphs import Graph, frontier_plan, grid
 from jaxmrf.learning import fit_likelihood, no_fields, tied_couplings
 from jaxmrf.models import Ising, Pairwise, Potts, couplings_from_agreements
 
@@ -110,7 +110,32 @@ def test_build_need_not_be_linear(coin_flips):
     np.testing.assert_allclose(fit.model.couplings, expected.model.couplings, atol=1e-3)
 
 
-def test_model_too_large_to_enumerate_is_refused():
-    message = r"fit_likelihood: expected at most 1048576 configurations, got 2\*\*25; use"
-    with pytest.raises(ValueError, match=message):
-        fit_likelihood(np.zeros((2, 25)), grid((5, 5)))
+def test_large_grid_is_fitted_as_well_as_its_data_allow(key):
+    graph = grid((5, 8))
+    build = tied_couplings(np.arange(graph.num_edges) % 3, 40)
+    truth = build(jnp.array([0.5, -0.3, 0.1]))
+    data = np.asarray(transfer.sample(key, truth, graph, num_samples=500))
+    fit = fit_likelihood(data, graph, parameters=jnp.zeros(3), build=build)
+    assert fit.is_converged
+    # each value is estimated from more than 20 edges times 500 observations
+    np.testing.assert_allclose(fit.parameters, [0.5, -0.3, 0.1], atol=0.05)
+
+
+def test_any_plan_gives_one_estimate(coin_flips):
+    options = {"parameters": jnp.zeros(7), "build": no_fields(GRAPH)}
+    plan = frontier_plan(GRAPH, order=[0, 5, 1, 4, 2, 3])
+    assert plan.width > frontier_plan(GRAPH).width
+    fit = fit_likelihood(coin_flips, GRAPH, plan=plan, **options)
+    expected = fit_likelihood(coin_flips, GRAPH, **options)
+    np.testing.assert_allclose(fit.parameters, expected.parameters, atol=1e-4)
+
+
+def test_graph_whose_frontier_is_too_large_is_refused():
+    message = r"fit_likelihood: expected a graph with a frontier of at most 20 nodes of 2 states, "
+    with pytest.raises(
+        ValueError, match=message + r"got a larger one \(625 nodes, 1200 edges\); u"
+    ):
+        fit_likelihood(np.zeros((2, 625)), grid((25, 25)))
+    start = Potts(jnp.zeros(544), jnp.zeros((289, 4)))
+    with pytest.raises(ValueError, match="at most 10 nodes of 4 states"):
+        fit_likelihood(np.zeros((2, 289)), grid((17, 17)), parameters=start)
