@@ -1,9 +1,11 @@
 """NumPyro kernels for random fields: blocks for composite Gibbs sampling, and their facade."""
 
 from jaxmrf.infer.concentration import ConcentrationGibbs
+from jaxmrf.infer.exact_likelihood import ExactLikelihood
 from jaxmrf.infer.exchange import ExchangeMH
 from jaxmrf.infer.group_gibbs import GroupGibbs
 from jaxmrf.infer.latent_field import LatentFieldGibbs
+from jaxmrf.infer.linear_response import LinearResponse
 from jaxmrf.infer.mrf_gibbs import MRFGibbs
 from jaxmrf.infer.plate_gibbs import PlateGibbs
 from jaxmrf.infer.stripped_beta import StrippedBeta
@@ -11,9 +13,11 @@ from jaxmrf.infer.unnormalized import mrf_parents, mrf_sites, unnormalized
 
 __all__ = [
     "ConcentrationGibbs",
+    "ExactLikelihood",
     "ExchangeMH",
     "GroupGibbs",
     "LatentFieldGibbs",
+    "LinearResponse",
     "MRFGibbs",
     "PlateGibbs",
     "StrippedBeta",

@@ -35,7 +35,7 @@ class GroupLikelihood(Protocol):
     def prepare(self, states: jax.Array, graph: Graph) -> tuple[Any, jax.Array]:
         """What the sampler keeps of the data, and the untied estimate of every agreement."""
 
-    def init(self, rng_key, labels, values, data: Any, graph: Graph) -> Any:
+    def init(self, rng_key, labels, values, data: Any, graph: Graph, num_warmup: int) -> Any:
         """State of the core sampler at a grouping; has ``labels``, ``values``, ``is_truncated``."""
 
     def step(self, rng_key, state: Any, data: Any, graph: Graph, concentration, base: BaseMeasure):
@@ -196,7 +196,9 @@ class GroupGibbs(BlockKernel):
                     values = biject_to(trace[sites.atoms]["fn"].support)(values)
         overflows = labels.max() >= sites.max_groups
         labels = jnp.minimum(labels, sites.max_groups - 1)
-        sampler = self._likelihood.init(key_sampler, labels, values, data, sites.graph)
+        sampler = self._likelihood.init(
+            key_sampler, labels, values, data, sites.graph, self._num_warmup
+        )
         return self._state(key, sampler, data, overflows | sampler.is_truncated)
 
     def _sample_one(self, state, model_args, model_kwargs):

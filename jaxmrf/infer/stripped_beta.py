@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmrf.graphs import Graph, sweep_plan
+from jaxmrf.infer._edge_counts import edge_counts
 from jaxmrf.learning import fit_contrastive, no_fields
 from jaxmrf.models import agreements_from_couplings, as_states
 from jaxmrf.nonparametric import group_gibbs
@@ -60,9 +61,7 @@ class StrippedBeta:
         self, states: jax.Array | np.ndarray, graph: Graph
     ) -> tuple[group_gibbs.StrippedBetaModel, jax.Array]:
         """Stripped counts of every edge, and the untied estimate behind them."""
-        first, second = graph.edges.T
-        num_items = states.shape[0]
-        agreements = jnp.asarray((states[:, first] == states[:, second]).sum(axis=0), dtype=float)
+        agreements, num_items = edge_counts(states, graph)
         if self.estimate is not None:
             if len(self.estimate) != graph.num_edges:
                 raise ValueError(
@@ -76,11 +75,16 @@ class StrippedBeta:
             estimate = self._pcd(states, graph)
         # the small excess keeps 0.29 * 100 from being stripped to 28 by rounding
         counts = jnp.floor(num_items * estimate + 1e-3)
-        model = group_gibbs.StrippedBetaModel(counts, agreements, jnp.asarray(float(num_items)))
-        return model, estimate
+        return group_gibbs.StrippedBetaModel(counts, agreements, num_items), estimate
 
     def init(
-        self, rng_key, labels, values, data: group_gibbs.StrippedBetaModel, graph: Graph
+        self,
+        rng_key,
+        labels,
+        values,
+        data: group_gibbs.StrippedBetaModel,
+        graph: Graph,
+        num_warmup: int,
     ) -> group_gibbs.GroupState:
         """State of the core sampler at a grouping."""
         num_particles = 1 if graph.is_forest else self.num_particles

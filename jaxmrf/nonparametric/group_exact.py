@@ -23,7 +23,7 @@ from jaxmrf.models import Ising
 from jaxmrf.nonparametric import edge_messages, group_values, label_updates
 from jaxmrf.nonparametric.base_measures import LARGEST_LOGIT, BaseMeasure
 from jaxmrf.nonparametric.dirichlet_process import group_sizes
-from jaxmrf.nonparametric.label_updates import Auxiliary, LabelRule, log_density
+from jaxmrf.nonparametric.label_updates import DEFAULT_RULE, LabelRule, log_density
 from jaxmrf.nonparametric.parameter_groups import sort_groups
 from jaxmrf.types import Array, Bool, Float, Int, Key
 
@@ -90,7 +90,7 @@ def step(
     *,
     concentration: Float[Array, ""] | float,
     base: BaseMeasure,
-    rule: LabelRule = Auxiliary(),  # noqa: B008
+    rule: LabelRule = DEFAULT_RULE,
 ) -> tuple[ExactState, ExactInfo]:
     """One sweep: the group of every edge in turn, then all values at once.
 

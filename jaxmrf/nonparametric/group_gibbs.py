@@ -25,7 +25,7 @@ from jaxmrf.models import Ising
 from jaxmrf.nonparametric import edge_messages, label_updates
 from jaxmrf.nonparametric.base_measures import BaseMeasure, update
 from jaxmrf.nonparametric.dirichlet_process import group_sizes
-from jaxmrf.nonparametric.label_updates import Auxiliary, LabelRule
+from jaxmrf.nonparametric.label_updates import DEFAULT_RULE, LabelRule
 from jaxmrf.nonparametric.parameter_groups import sort_groups
 from jaxmrf.sampling import gibbs
 from jaxmrf.types import Array, Bool, Float, Int, Key
@@ -106,7 +106,7 @@ def step(
     *,
     concentration: Float[Array, ""] | float,
     base: BaseMeasure,
-    rule: LabelRule = Auxiliary(),  # noqa: B008
+    rule: LabelRule = DEFAULT_RULE,
     num_refits: int = 3,
     refit_rate: float = 0.3,
 ) -> tuple[GroupState, GroupInfo]:

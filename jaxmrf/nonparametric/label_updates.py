@@ -27,6 +27,7 @@ from jaxmrf.nonparametric.edge_messages import EdgeMessages
 from jaxmrf.types import Array, Bool, Float, Int, Key
 
 __all__ = [
+    "DEFAULT_RULE",
     "Auxiliary",
     "EdgeView",
     "LabelRule",
@@ -97,7 +98,8 @@ def sweep(
         logits: Logit of the value of every slot.
         successes: Count of agreements of every edge.
         num_items: n, the number of observations.
-        messages: Messages to the edges at the current parameters.
+        messages: Messages to the edges at the current parameters; edges that are not in their
+            order keep their labels.
         concentration: alpha of the Dirichlet process.
         base: G0.
         rule: Neal's algorithm.
@@ -106,9 +108,9 @@ def sweep(
         Labels, logits, and whether some edge found the buffer without a free slot.
     """
     slots = jnp.arange(logits.size, dtype=labels.dtype)
-    random = rule.draw(key, successes, num_items, base, logits.size)
     order = messages.order
-    steps = (labels[order], successes[order], jax.tree.map(lambda leaf: leaf[order], random))
+    random = rule.draw(key, successes[order], num_items, base, logits.size)
+    steps = (labels[order], successes[order], random)
 
     # comparisons with all slots, not indexing: XLA fuses them into fewer kernels
     def body(carry, step):
@@ -141,7 +143,7 @@ def sweep(
     sizes = group_sizes(labels, logits.size).astype(logits.dtype)
     carry = (sizes, logits, messages.carry, jnp.array(False))
     (_, logits, _, is_full), chosen = jax.lax.scan(body, carry, (*steps, messages.inputs))
-    return jnp.zeros_like(labels).at[order].set(chosen), logits, is_full
+    return labels.at[order].set(chosen), logits, is_full
 
 
 @dataclass(frozen=True)
@@ -191,6 +193,10 @@ class Auxiliary:
         is_new = scores_new[new] > scores_old[old]
         logit = jnp.where(is_new, values[new], edge.logits[old])
         return jnp.where(is_new, -1, old), logit
+
+
+DEFAULT_RULE = Auxiliary()
+"""Algorithm 8 with one stand-in: the cheapest rule, and exact for every base."""
 
 
 @dataclass(frozen=True)
