@@ -26,6 +26,11 @@ from jaxmrf.learning.moments import (
     mean_statistics,
     pull_back,
 )
+from jaxmrf.learning.particles import (
+    divide_by_variance,
+    long_run_moments,
+    particle_moments,
+)
 from jaxmrf.learning.training import FitResult, fit, running_mean
 from jaxmrf.models import PairwiseModel
 from jaxmrf.sampling import gibbs
@@ -46,10 +51,6 @@ __all__ = [
 
 METHODS = ("pcd", "cd", "fast_pcd")
 """Names of the methods of ``fit_contrastive``."""
-
-# a statistic that hardly varies has its estimate at infinity; this bounds its step
-_MIN_VARIANCE = 0.01
-_NUM_CHECK_SWEEPS = 100
 
 
 class ContrastiveState(NamedTuple):
@@ -201,12 +202,12 @@ def step(
         rows = jax.random.randint(key_rows, shape, 0, target.restarts.shape[1])
         particles = target.restarts[:, rows].astype(particles.dtype)
         # the same rows on both sides: most of their sampling noise cancels
-        mean = _particle_moments(model, graph, particles)
+        mean = particle_moments(model, graph, particles)
     mover = build(jax.tree.map(jnp.add, state.parameters, state.fast))
     particles = gibbs.run(key_sweeps, particles, mover, plan, num_sweeps=num_sweeps)
-    gap = jax.tree.map(jnp.subtract, mean, _particle_moments(model, graph, particles))
+    gap = jax.tree.map(jnp.subtract, mean, particle_moments(model, graph, particles))
     gradient = carry(gap)
-    scaled = _divide(gradient, target.variance, power=1.0)
+    scaled = divide_by_variance(gradient, target.variance, power=1.0)
     updates, optimizer_state = optimizer.update(
         jax.tree.map(jnp.negative, scaled), state.optimizer, state.parameters
     )
@@ -295,7 +296,7 @@ def fit_contrastive(
         progress=progress,
     )
     model, carry = pull_back(build, state.average)
-    moments = _long_run_moments(key_check, state.particles, model, graph, plan)
+    moments = long_run_moments(key_check, state.particles, model, graph, plan)
     gap = carry(jax.tree.map(jnp.subtract, aim.mean, moments))
     return FitResult(
         parameters=state.average,
@@ -303,7 +304,7 @@ def fit_contrastive(
         model=model,
         history=history,
         moment_mismatch=largest_entry(gap),
-        is_converged=largest_entry(_divide(gap, aim.variance, power=0.5)) <= tolerance,
+        is_converged=largest_entry(divide_by_variance(gap, aim.variance, power=0.5)) <= tolerance,
         num_iters=state.count,
     )
 
@@ -333,35 +334,6 @@ def default_optimizer(
 def _configured_step(**options):
     """The step with its options, one object per set of options, so that it compiles once."""
     return partial(step, **options)
-
-
-def _divide(gradient: Any, variance: Any, *, power: float) -> Any:
-    """The gradient in units of a power of the variances."""
-    return jax.tree.map(
-        lambda value, scale: value / jnp.maximum(scale, _MIN_VARIANCE) ** power, gradient, variance
-    )
-
-
-def _particle_moments(
-    model: PairwiseModel, graph: Graph, particles: Int[Array, "nodes chains"]
-) -> PairwiseModel:
-    """Mean statistics of the particles."""
-    values = jax.vmap(partial(model.statistics, graph), in_axes=1, out_axes=-1)(particles)
-    return jax.tree.map(lambda value: value.mean(axis=-1), values)
-
-
-@jax.jit
-def _long_run_moments(key, particles, model, graph, plan) -> PairwiseModel:
-    """Mean statistics over sweeps at one model, after as many sweeps to forget the start."""
-
-    def sweep(i, carry):
-        particles, mean = carry
-        particles = gibbs.sweep(jax.random.fold_in(key, i), particles, model, plan)
-        value = _particle_moments(model, graph, particles)
-        return particles, running_mean(mean, value, i - _NUM_CHECK_SWEEPS)
-
-    start = (particles, _particle_moments(model, graph, particles))
-    return jax.lax.fori_loop(0, 2 * _NUM_CHECK_SWEEPS, sweep, start)[1]
 
 
 def _check_options(method, num_chains, num_sweeps, average_fraction, fast_decay) -> None:
