@@ -20,6 +20,8 @@ from jaxmrf.learning import fit_contrastive, no_fields
 from jaxmrf.models import agreements_from_couplings, as_states
 from jaxmrf.nonparametric import group_gibbs
 from jaxmrf.nonparametric.base_measures import BaseMeasure
+from jaxmrf.nonparametric.label_updates import DEFAULT_RULE, LabelRule
+from jaxmrf.nonparametric.parallel_labels import Parallel
 
 __all__ = ["StrippedBeta"]
 
@@ -36,6 +38,8 @@ class StrippedBeta:
         num_refits: Tied re-estimation steps in each sweep.
         refit_rate: Size of these steps, in Newton steps for independent edges.
         seed: Seed of the default estimate, one for all chains, so that it is computed once.
+        rule: How edges choose their groups: one after the other, see ``ExactLikelihood``, or
+            ``Parallel()`` of ``nonparametric.parallel_labels`` for thousands of edges.
     """
 
     estimate: tuple[float, ...] | None = None
@@ -44,6 +48,7 @@ class StrippedBeta:
     num_refits: int = 3
     refit_rate: float = 0.3
     seed: int = 0
+    rule: LabelRule | Parallel = DEFAULT_RULE
 
     def __post_init__(self):
         if self.estimate is None:
@@ -110,6 +115,7 @@ class StrippedBeta:
             sweep_plan(graph),
             concentration=concentration,
             base=base,
+            rule=self.rule,
             num_refits=0 if graph.is_forest else self.num_refits,
             refit_rate=self.refit_rate,
         )

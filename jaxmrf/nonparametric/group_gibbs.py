@@ -22,10 +22,11 @@ from jax.scipy.special import logit
 
 from jaxmrf.graphs import Graph, SweepPlan
 from jaxmrf.models import Ising
-from jaxmrf.nonparametric import edge_messages, label_updates
+from jaxmrf.nonparametric import edge_messages, label_updates, parallel_labels
 from jaxmrf.nonparametric.base_measures import BaseMeasure, update
 from jaxmrf.nonparametric.dirichlet_process import group_sizes
 from jaxmrf.nonparametric.label_updates import DEFAULT_RULE, LabelRule
+from jaxmrf.nonparametric.parallel_labels import Parallel
 from jaxmrf.nonparametric.parameter_groups import sort_groups
 from jaxmrf.sampling import gibbs
 from jaxmrf.types import Array, Bool, Float, Int, Key
@@ -106,7 +107,7 @@ def step(
     *,
     concentration: Float[Array, ""] | float,
     base: BaseMeasure,
-    rule: LabelRule = DEFAULT_RULE,
+    rule: LabelRule | Parallel = DEFAULT_RULE,
     num_refits: int = 3,
     refit_rate: float = 0.3,
 ) -> tuple[GroupState, GroupInfo]:
@@ -120,23 +121,20 @@ def step(
         plan: Its sweep plan.
         concentration: alpha of the Dirichlet process.
         base: G0.
-        rule: How an edge chooses its group, one of Neal's algorithms.
+        rule: How an edge chooses its group, one of Neal's algorithms, or ``Parallel()`` for all
+            edges at once, as large graphs need.
         num_refits: Steps of persistent contrastive divergence behind phi^; 0 on a forest, where
             the ratio of counts is the estimate.
         refit_rate: Size of those steps in units of a Newton step for independent edges.
     """
     key_labels, key_refit, key_values = jax.random.split(key, 3)
-    labels, logits, is_full = label_updates.sweep(
-        key_labels,
-        state.labels,
-        logit(state.values),
-        model.counts,
-        model.num_items,
-        edge_messages.none(graph.num_edges),
-        concentration=concentration,
-        base=base,
-        rule=rule,
-    )
+    inputs = (key_labels, state.labels, logit(state.values), model.counts, model.num_items)
+    options = {"concentration": concentration, "base": base, "rule": rule}
+    if isinstance(rule, Parallel):
+        labels, logits, is_full = parallel_labels.update(*inputs, **options)
+    else:
+        messages = edge_messages.none(graph.num_edges)
+        labels, logits, is_full = label_updates.sweep(*inputs, messages, **options)
     labels, values = sort_groups(labels, jax.nn.sigmoid(logits))
 
     sizes = group_sizes(labels, values.size)
