@@ -1,5 +1,6 @@
 """NumPyro kernels for random fields: blocks for composite Gibbs sampling, and their facade."""
 
+from jaxmrf.infer.auxiliary_variable import AuxiliaryVariable
 from jaxmrf.infer.concentration import ConcentrationGibbs
 from jaxmrf.infer.exact_likelihood import ExactLikelihood
 from jaxmrf.infer.exchange import ExchangeMH
@@ -12,6 +13,7 @@ from jaxmrf.infer.stripped_beta import StrippedBeta
 from jaxmrf.infer.unnormalized import mrf_parents, mrf_sites, unnormalized
 
 __all__ = [
+    "AuxiliaryVariable",
     "ConcentrationGibbs",
     "ExactLikelihood",
     "ExchangeMH",

@@ -21,7 +21,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import identity, is_prng_key
 
 from jaxmrf.graphs import Graph
-from jaxmrf.infer._warnings import warn_if_truncated
+from jaxmrf.infer._warnings import warn_of_flags
 
 __all__ = ["BlockKernel", "StaticArguments", "abstract_sites", "is_composite"]
 
@@ -90,7 +90,7 @@ class BlockKernel(MCMCKernel):
         else:
             state = jax.vmap(lambda s: self._sample_one(s, model_args, model_kwargs))(state)
         if not is_composite(model_kwargs):  # a composite warns once for all its chains
-            warn_if_truncated(self, state)
+            warn_of_flags(self, state)
         return state
 
     def get_constrain_fn(self, model_args, model_kwargs):

@@ -5,7 +5,9 @@ import warnings
 import jax
 import jax.numpy as jnp
 
-__all__ = ["warn_if", "warn_if_truncated"]
+__all__ = ["warn_if", "warn_of_flags"]
+
+_MESSAGES = {"is_truncated": "truncation_message", "is_inexact": "inexactness_message"}
 
 
 def warn_if(flag: jax.Array, message: str) -> None:
@@ -21,7 +23,10 @@ def warn_if(flag: jax.Array, message: str) -> None:
     jax.lax.cond(flag, lambda: jax.debug.callback(warn, flag), lambda: None)
 
 
-def warn_if_truncated(kernel, state) -> None:
-    """Pass on a kernel's ``truncation_message`` if the buffer in some chain's state was full."""
-    if hasattr(kernel, "truncation_message") and hasattr(state, "is_truncated"):
-        warn_if(jnp.any(state.is_truncated), kernel.truncation_message())
+def warn_of_flags(kernel, state) -> None:
+    """Pass on what a kernel says if in some chain a buffer was full, or draws were not exact."""
+    for flag, message in _MESSAGES.items():
+        flag, message = getattr(state, flag, None), getattr(kernel, message, None)
+        text = None if message is None else message()
+        if flag is not None and text is not None:
+            warn_if(jnp.any(flag), text)

@@ -61,6 +61,11 @@ class GroupGibbsState(NamedTuple):
     is_truncated: jax.Array
     rng_key: jax.Array
 
+    @property
+    def is_inexact(self) -> jax.Array | None:
+        """Whether draws the sampler takes for exact were not; None where it takes none."""
+        return getattr(self.sampler, "is_inexact", None)
+
 
 class _Sites(NamedTuple):
     """Names and static facts of the sites a kernel works on."""
@@ -122,6 +127,10 @@ class GroupGibbs(BlockKernel):
             f"when a new group was proposed, and the draws are biased to fewer groups; raise the "
             f"plate to {2 * self._sites.max_groups}"
         )
+
+    def inexactness_message(self) -> str | None:
+        """What to do when draws were not exact, if the likelihood was asked for exact ones."""
+        return getattr(self._likelihood, "inexactness_message", None)
 
     def _prepare(self, model_args, model_kwargs):
         self._sites, shapes = abstract_sites(self._model, model_args, model_kwargs, _describe)

@@ -22,7 +22,7 @@ from numpyro.util import identity, is_prng_key
 
 from jaxmrf.infer._block import StaticArguments, is_composite
 from jaxmrf.infer._ownership import Owners, compensates, find_owners, has_model, plan_text
-from jaxmrf.infer._warnings import warn_if_truncated
+from jaxmrf.infer._warnings import warn_of_flags
 from jaxmrf.infer.unnormalized import UnnormalizedModel
 
 __all__ = ["MRFGibbs", "MRFGibbsState"]
@@ -168,7 +168,7 @@ class MRFGibbs(MCMCKernel):
         else:
             state = jax.vmap(lambda s: self._sample_one(s, model_args, model_kwargs))(state)
         for (kernel, _), block_state in zip(self._inner.blocks, state.block_states, strict=True):
-            warn_if_truncated(kernel, block_state)
+            warn_of_flags(kernel, block_state)
         return state
 
     def _sample_one(self, state, model_args, model_kwargs):
