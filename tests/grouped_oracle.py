@@ -70,6 +70,43 @@ def posterior(edges, num_nodes, agreements, num_items, concentration, budget, lo
     return table, probabilities, probabilities @ np.array(means)
 
 
+def inclusion_posterior(edges, num_nodes, agreements, num_items, concentration, inclusion, budget):
+    """Posterior probabilities of partitions and presence patterns, and of the agreements.
+
+    Returns:
+        Table of partitions, table of presence patterns, their joint posterior "partitions
+        patterns", and the posterior mean of every edge's agreement, 1/2 where it is absent.
+    """
+    table = partitions(len(edges))
+    patterns = np.array(list(itertools.product((False, True), repeat=len(edges))))
+    cycles = even_subgraphs(np.asarray(edges), num_nodes)
+    log_evidence, means = np.empty((len(table), len(patterns))), []
+    for i, labels in enumerate(table):
+        for j, pattern in enumerate(patterns):
+            # groups without a present edge integrate to one
+            used, place = np.unique(labels[pattern], return_inverse=True)
+            num_points = min(64, int(budget ** (1 / max(used.size, 1)) + 1e-9))
+            points, log_weights = _rule(num_points)
+            grids = np.meshgrid(*[np.arange(num_points)] * used.size, indexing="ij")
+            index = np.stack([grid.ravel() for grid in grids] or [np.zeros(1, int)])
+            theta = np.full((len(edges), index.shape[1]), 0.5)
+            theta[pattern] = points[index][place]
+            log_values = log_weights[index].sum(axis=0) if used.size else np.zeros(1)
+            log_values += agreements @ np.log(theta) + (num_items - agreements) @ np.log1p(-theta)
+            factors = [np.prod(2 * theta[mask] - 1, axis=0) for mask in cycles]
+            log_values -= num_items * np.log(np.sum(factors, axis=0))
+            top = log_values.max()
+            weights = np.exp(log_values - top)
+            sizes = np.bincount(labels)
+            prior = sizes.size * np.log(concentration) + gammaln(sizes).sum()
+            prior += np.where(pattern, np.log(inclusion), np.log1p(-inclusion)).sum()
+            log_evidence[i, j] = prior + top + np.log(weights.sum())
+            means.append(theta @ weights / weights.sum())
+    probabilities = np.exp(log_evidence - log_evidence.max())
+    probabilities /= probabilities.sum()
+    return table, patterns, probabilities, probabilities.ravel() @ np.array(means)
+
+
 def partition_p_value(labels, table, probabilities):
     """Chi-square of drawn canonical labels; rare partitions are pooled."""
     labels = np.asarray(labels)
@@ -78,7 +115,11 @@ def partition_p_value(labels, table, probabilities):
     counts = np.zeros(len(table))
     for code, count in zip(*np.unique(labels @ powers, return_counts=True), strict=True):
         counts[position[code]] = count  # KeyError: the labels are not canonical
-    expected = probabilities * len(labels)
+    return pooled_p_value(counts, probabilities * len(labels))
+
+
+def pooled_p_value(counts, expected):
+    """Chi-square of counts against expected ones; the rare are pooled."""
     is_common = expected >= 8
     pooled = [counts[is_common], [counts[~is_common].sum()]]
     pooled_expected = [expected[is_common], [expected[~is_common].sum()]]

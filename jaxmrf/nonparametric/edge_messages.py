@@ -18,9 +18,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxmrf.graphs import FrontierPlan
-from jaxmrf.types import Array, Float, Int
+from jaxmrf.types import Array, Bool, Float, Int
 
-__all__ = ["EdgeMessages", "by_linear_response", "by_transfer", "none"]
+__all__ = ["EdgeMessages", "by_linear_response", "by_transfer", "if_present", "none"]
 
 
 class EdgeMessages(NamedTuple):
@@ -42,6 +42,16 @@ class EdgeMessages(NamedTuple):
     move: Callable[[Any, Any, Array, Array], Any]
 
 
+def if_present(
+    values: Float[Array, "*edges"], is_present: Bool[Array, "*edges"] | None
+) -> Float[Array, "*edges"]:
+    """Values of edges, 0 where an edge is out of the graph; None takes all edges as in.
+
+    The logit of an absent edge's agreement is 0, and it has no counts.
+    """
+    return values if is_present is None else jnp.where(is_present, values, 0)
+
+
 def none(num_edges: int) -> EdgeMessages:
     """Messages zero: every edge on its own."""
     return EdgeMessages(
@@ -57,6 +67,7 @@ def by_linear_response(
     order: Int[Array, " edges"],
     messages: Float[Array, " edges"],
     response: Float[Array, "edges edges"],
+    bounds: tuple[Float[Array, " edges"], Float[Array, " edges"]],
 ) -> EdgeMessages:
     """Messages that follow every move by its linear response.
 
@@ -65,13 +76,14 @@ def by_linear_response(
         messages: Messages at the start.
         response: Row j holds the change of every message for a unit change of the logit of edge
             j; its diagonal is zero.
+        bounds: Smallest and largest message to every edge that is believed.
     """
     return EdgeMessages(
         order=order,
-        inputs=order,
+        inputs=(order, *(bound[order] for bound in bounds)),
         carry=messages,
-        offset=lambda messages, edge: messages[edge],
-        move=lambda messages, edge, logit, change: messages + change * response[edge],
+        offset=lambda messages, inputs: jnp.clip(messages[inputs[0]], *inputs[1:]),
+        move=lambda messages, inputs, logit, change: messages + change * response[inputs[0]],
     )
 
 

@@ -18,9 +18,15 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import logit
 
-from jaxmrf.nonparametric import edge_messages, expansion, group_values, label_updates
+from jaxmrf.nonparametric import (
+    edge_inclusion,
+    edge_messages,
+    expansion,
+    group_values,
+    label_updates,
+)
 from jaxmrf.nonparametric.base_measures import BaseMeasure
-from jaxmrf.nonparametric.dirichlet_process import group_sizes
+from jaxmrf.nonparametric.edge_messages import if_present
 from jaxmrf.nonparametric.expansion import Expansion
 from jaxmrf.nonparametric.group_exact import EdgeCounts
 from jaxmrf.nonparametric.label_updates import DEFAULT_RULE, LabelRule
@@ -51,6 +57,8 @@ class CorrectedState(NamedTuple):
         surrogate_error: Largest error, in logits of an agreement probability, of the expansion
             before the last one at the centre of the last one; NaN before there are two.
         is_truncated: Whether some edge has ever found the buffer without a free slot.
+        is_present: Which edges are in the graph; read by steps with ``inclusion`` alone. Logits
+            behind messages, centers and means are 0 for the others.
     """
 
     labels: Int[Array, " edges"]
@@ -61,6 +69,7 @@ class CorrectedState(NamedTuple):
     num_steps: Int[Array, ""]
     surrogate_error: Float[Array, ""]
     is_truncated: Bool[Array, ""]
+    is_present: Bool[Array, " edges"]
 
 
 class CorrectedInfo(NamedTuple):
@@ -82,6 +91,7 @@ def init(
     estimate: Float[Array, " edges"],
     particles: Int[Array, "nodes chains"],
     expand: Expand,
+    is_present: Bool[Array, " edges"] | None = None,
 ) -> CorrectedState:
     """State at a given grouping, with the expansion at an estimate.
 
@@ -92,6 +102,7 @@ def init(
         estimate: Untied estimate of every edge's agreement parameter, the first center.
         particles: States of the chains that ``expand`` reads.
         expand: How to expand; see ``expansion``.
+        is_present: Which edges are in the graph, by default all.
     """
     center = jnp.clip(logit(estimate), -_MAX_FIRST_CENTER, _MAX_FIRST_CENTER)
     first, particles = expand(key, center, particles)
@@ -105,6 +116,7 @@ def init(
         num_steps=jnp.array(0),
         surrogate_error=jnp.array(jnp.nan, center.dtype),
         is_truncated=jnp.array(False),
+        is_present=jnp.ones(labels.shape, bool) if is_present is None else is_present,
     )
 
 
@@ -116,8 +128,9 @@ def step(
     concentration: Float[Array, ""] | float,
     base: BaseMeasure,
     rule: LabelRule = DEFAULT_RULE,
+    inclusion: Float[Array, "*edges"] | float | None = None,
 ) -> tuple[CorrectedState, CorrectedInfo]:
-    """One sweep: the group of every edge in random order, then all values at once.
+    """One sweep: the group of every edge in random order, whether it is in, then all values.
 
     Args:
         key: Random key.
@@ -126,46 +139,69 @@ def step(
         concentration: alpha of the Dirichlet process.
         base: G0.
         rule: How an edge chooses its group, one of Neal's algorithms.
+        inclusion: Prior probability that an edge is in the graph, one or one per edge; None takes
+            the graph as given.
     """
-    key_order, key_labels, key_values, key_empty = jax.random.split(key, 4)
+    key_order, key_labels, key_values, key_empty, key_edges = jax.random.split(key, 5)
     logits = logit(state.values)
+    is_present = None if inclusion is None else state.is_present
     order = jax.random.permutation(key_order, state.labels.size)
-    start = expansion.messages(state.expansion, logits[state.labels])
+
+    bounds = expansion.bounds(state.expansion)
+
+    def messages(edge_logits, is_present):
+        start = expansion.messages(state.expansion, if_present(edge_logits, is_present))
+        return edge_messages.by_linear_response(order, start, state.expansion.response, bounds)
+
     labels, logits, is_full = label_updates.sweep(
         key_labels,
         state.labels,
         logits,
         model.agreements,
         model.num_items,
-        edge_messages.by_linear_response(order, start, state.expansion.response),
+        messages(logits[state.labels], is_present),
         concentration=concentration,
         base=base,
         rule=rule,
+        is_present=is_present,
     )
     labels, logits = sort_groups(labels, logits)
-    is_used = group_sizes(labels, logits.size) > 0
+    if is_present is not None:
+        is_present = edge_inclusion.sweep(
+            key_edges,
+            is_present,
+            logits[labels],
+            model.agreements,
+            model.num_items,
+            messages(logits[labels], is_present),
+            inclusion=inclusion,
+        )
+    has_data = edge_inclusion.has_data(labels, logits.size, is_present)
 
-    edge_logits = logits[labels]
-    shifted = edge_logits + expansion.messages(state.expansion, edge_logits)
+    edge_logits = if_present(logits[labels], is_present)
+    shifted = edge_logits + jnp.clip(expansion.messages(state.expansion, edge_logits), *bounds)
     gaps = model.agreements - model.num_items * jax.nn.sigmoid(shifted)
     member = jax.nn.one_hot(labels, logits.size, dtype=logits.dtype)
+    if is_present is not None:
+        member = member * is_present[:, None]
     information = model.num_items * (member.T @ state.expansion.covariance @ member)
     frame = group_values.newton_frame(
-        logits, gaps @ member, information, is_used, base, max_step=_MAX_STEP
+        logits, gaps @ member, information, has_data, base, max_step=_MAX_STEP
     )
     drawn = group_values.propose(key_values, logits, frame)
-    logits = group_values.fill_empty(key_empty, drawn, is_used, base)
+    logits = group_values.fill_empty(key_empty, drawn, has_data, base)
 
     num_steps = state.num_steps + 1
-    change = logits[labels] - state.mean_logits
+    change = if_present(logits[labels], is_present) - state.mean_logits
     state = state._replace(
         labels=labels,
         values=jax.nn.sigmoid(logits),
         mean_logits=state.mean_logits + change / num_steps,
         num_steps=num_steps,
         is_truncated=state.is_truncated | is_full,
+        is_present=state.is_present if is_present is None else is_present,
     )
-    return state, CorrectedInfo(is_used.sum(), jnp.abs(frame.step).max())
+    return state, CorrectedInfo(labels.max() + 1, jnp.abs(frame.step).max())
 
 
 def recenter(key: Key, state: CorrectedState, expand: Expand) -> CorrectedState:

@@ -23,7 +23,7 @@ from jax.scipy.special import betaln, digamma, logsumexp, polygamma
 
 from jaxmrf.nonparametric.base_measures import LARGEST_LOGIT, BaseMeasure, draw_logits
 from jaxmrf.nonparametric.dirichlet_process import group_sizes
-from jaxmrf.nonparametric.edge_messages import EdgeMessages
+from jaxmrf.nonparametric.edge_messages import EdgeMessages, if_present
 from jaxmrf.types import Array, Bool, Float, Int, Key
 
 __all__ = [
@@ -49,8 +49,8 @@ class EdgeView(NamedTuple):
         logit: Its logit.
         is_alone: Whether that group is empty without the edge.
         successes: S, its count of agreements.
-        num_items: n.
-        message: h, from the rest of the field.
+        num_items: n, 0 as the successes are for an edge that is absent.
+        message: h, from the rest of the field; 0 too for an absent edge.
     """
 
     sizes: Float[Array, " groups"]
@@ -89,6 +89,7 @@ def sweep(
     concentration: Float[Array, ""] | float,
     base: BaseMeasure,
     rule: LabelRule,
+    is_present: Bool[Array, " edges"] | None = None,
 ) -> tuple[Int[Array, " edges"], Float[Array, " groups"], Bool[Array, ""]]:
     """Labels and values after every edge has chosen its group once, in the order of the messages.
 
@@ -103,19 +104,27 @@ def sweep(
         concentration: alpha of the Dirichlet process.
         base: G0.
         rule: Neal's algorithm.
+        is_present: Which edges are in the graph, by default all. An absent edge has no data and
+            its label follows the prior; messages are those of the logits ``if_present``.
 
     Returns:
         Labels, logits, and whether some edge found the buffer without a free slot.
     """
     slots = jnp.arange(logits.size, dtype=labels.dtype)
     order = messages.order
+    successes = if_present(successes, is_present)
+    presence = None
+    if is_present is not None:
+        num_items = if_present(jnp.broadcast_to(num_items, labels.shape), is_present)[order]
+        presence = is_present[order], num_items
     random = rule.draw(key, successes[order], num_items, base, logits.size)
-    steps = (labels[order], successes[order], random)
+    steps = (labels[order], successes[order], presence, random)
 
     # comparisons with all slots, not indexing: XLA fuses them into fewer kernels
     def body(carry, step):
         sizes, logits, mail, is_full = carry
-        label, success, random, inputs = step
+        label, success, presence, random, inputs = step
+        is_in, num_own = (None, num_items) if presence is None else presence
         is_own = slots == label
         sizes = sizes - is_own
         edge = EdgeView(
@@ -125,8 +134,8 @@ def sweep(
             logit=jnp.where(is_own, logits, 0).sum(),
             is_alone=~(is_own & (sizes > 0)).any(),
             successes=success,
-            num_items=num_items,
-            message=messages.offset(mail, inputs),
+            num_items=num_own,
+            message=if_present(messages.offset(mail, inputs), is_in),
         )
         chosen, logit = rule.choose(random, edge, concentration, base)
         # without a free slot a new group is lost, and reported
@@ -136,7 +145,8 @@ def sweep(
         logit = jnp.where(is_lost, edge.logit, logit)
         is_chosen = slots == jnp.where(chosen < 0, free, chosen)
         logits = jnp.where(is_chosen, logit, logits)
-        mail = messages.move(mail, inputs, logit, logit - edge.logit)
+        change = if_present(logit - edge.logit, is_in)
+        mail = messages.move(mail, inputs, if_present(logit, is_in), change)
         label = jnp.where(chosen < 0, free, chosen).astype(labels.dtype)
         return (sizes + is_chosen, logits, mail, is_full | ~has_free), label
 
