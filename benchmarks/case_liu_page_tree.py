@@ -74,12 +74,11 @@ def run(size: str, out: Path) -> list[dict[str, Any]]:
             quality = [_quality(theta, one[0]) for (theta, _), one in zip(found, data, strict=True)]
             measure(name, None, [seconds for _, seconds in found], quality)
         for name, (sampler, compile_s) in samplers.items():
-            # edge by edge a sweep takes many times as long: one replicate of the most observations
-            is_slow = name == "grouped_sequential"
-            if is_slow and num_items != max(counts):
+            # edge by edge a sweep takes many times as long: the most observations only
+            if name == "grouped_sequential" and num_items != max(counts):
                 continue
             timings, quality = [], []
-            for seed, (theta, groups, successes) in enumerate(data[:1] if is_slow else data):
+            for seed, (theta, groups, successes) in enumerate(data):
                 inputs = (jnp.asarray(successes, dtype=float), jnp.asarray(float(num_items)))
                 draws, seconds = _timed(sampler, jax.random.key(seed), *inputs)
                 timings.append(seconds)
