@@ -53,7 +53,7 @@ def run(size: str, out: Path) -> list[dict[str, Any]]:
             graph = shared
             if source == "training session":
                 graph = structure.sparse_graph(train, num_edges=NUM_EDGES).graph
-            pair, samples = _experiment(experiment, source, graph, train, test, size)
+            pair, samples = run_experiment(experiment, source, graph, train, test, size)
             measured += pair
             pictured = pictured or (graph, samples)
     _print_table(measured)
@@ -61,7 +61,9 @@ def run(size: str, out: Path) -> list[dict[str, Any]]:
     return measured
 
 
-def _experiment(experiment, source, graph, train, test, size):
+def run_experiment(
+    experiment, source, graph, train, test, size, method="stripped_beta", likelihood=None
+):
     """Rows of the maximum likelihood and of the Bayesian estimate, and the posterior draws."""
     start = time.perf_counter()
     mle = StrippedBeta().maximum_likelihood(train, graph)
@@ -78,7 +80,7 @@ def _experiment(experiment, source, graph, train, test, size):
     )
 
     num_warmup, num_samples = SWEEPS[size]
-    likelihood = StrippedBeta(estimate=mle)
+    likelihood = StrippedBeta(estimate=mle) if likelihood is None else likelihood
     blocks = [
         (GroupGibbs(senate, likelihood=likelihood), ["groups", "phi"]),
         (ConcentrationGibbs(senate), ["alpha"]),  # NUTS does as well, and compiles longer
@@ -105,7 +107,7 @@ def _experiment(experiment, source, graph, train, test, size):
     quality["lpl_test_gain"] = quality["lpl_test"] - mle_row["quality"]["lpl_test"]
     bayes_row = rows.row(
         "senate",
-        "stripped_beta",
+        method,
         size,
         compile_s=max(0.0, warmup_s - num_warmup * sweep_s),
         run_s=[run_s],

@@ -48,7 +48,7 @@ class Expansion(NamedTuple):
 
 
 def messages(expansion: Expansion, logits: Float[Array, " edges"]) -> Float[Array, " edges"]:
-    """Messages h to all edges at given logits."""
+    """Messages h to all edges at given logits, to first order."""
     return expansion.messages + (logits - expansion.center) @ expansion.response
 
 
@@ -107,6 +107,7 @@ def by_sampling(
     field = Ising(center / 2, jnp.zeros(graph.num_nodes, center.dtype))
     first, second = graph.edges.T
     num_samples = num_snapshots * particles.shape[1]
+    tilt = jnp.exp(center / 2)[:, None]
     key_warmup, key_snapshots = jax.random.split(key)
     particles = gibbs.run(key_warmup, particles, field, plan, num_sweeps=num_warmup)
 
@@ -116,11 +117,11 @@ def by_sampling(
         spins = 2 * particles.astype(center.dtype) - 1
         pull = field.couplings[:, None] * spins[second], field.couplings[:, None] * spins[first]
         local = jnp.zeros_like(spins).at[first].add(pull[0]).at[second].add(pull[1])
-        # local fields of both ends without this edge
-        a, b = local[first] - pull[0], local[second] - pull[1]
-        log_odds = center[:, None] + _log_cosh(a + b) - _log_cosh(a - b)
+        # mean spins of both ends without this edge, given the rest of the snapshot
+        product = jnp.tanh(local[first] - pull[0]) * jnp.tanh(local[second] - pull[1])
+        same, other = tilt * (1 + product), (1 - product) / tilt
         agree = (particles[first] == particles[second]).astype(center.dtype)
-        means = means + jax.nn.sigmoid(log_odds).sum(axis=1)
+        means = means + (same / (same + other)).sum(axis=1)
         return (particles, means, agreements + agree.sum(axis=1), products + agree @ agree.T), None
 
     zeros = jnp.zeros(graph.num_edges, center.dtype)
@@ -141,8 +142,3 @@ def _expansion(center, means, covariance, variances) -> Expansion:
     response = covariance / variances
     response = response - jnp.diag(jnp.diag(response))
     return Expansion(center, logit(means) - center, covariance, response)
-
-
-def _log_cosh(x: Array) -> Array:
-    """Log cosh up to a constant, for any argument."""
-    return jnp.logaddexp(x, -x)
