@@ -67,7 +67,6 @@ def by_linear_response(
     order: Int[Array, " edges"],
     messages: Float[Array, " edges"],
     response: Float[Array, "edges edges"],
-    bounds: tuple[Float[Array, " edges"], Float[Array, " edges"]],
 ) -> EdgeMessages:
     """Messages that follow every move by its linear response.
 
@@ -76,14 +75,13 @@ def by_linear_response(
         messages: Messages at the start.
         response: Row j holds the change of every message for a unit change of the logit of edge
             j; its diagonal is zero.
-        bounds: Smallest and largest message to every edge that is believed.
     """
     return EdgeMessages(
         order=order,
-        inputs=(order, *(bound[order] for bound in bounds)),
+        inputs=order,
         carry=messages,
-        offset=lambda messages, inputs: jnp.clip(messages[inputs[0]], *inputs[1:]),
-        move=lambda messages, inputs, logit, change: messages + change * response[inputs[0]],
+        offset=lambda messages, edge: messages[edge],
+        move=lambda messages, edge, logit, change: messages + change * response[edge],
     )
 
 

@@ -147,11 +147,9 @@ def step(
     is_present = None if inclusion is None else state.is_present
     order = jax.random.permutation(key_order, state.labels.size)
 
-    bounds = expansion.bounds(state.expansion)
-
     def messages(edge_logits, is_present):
         start = expansion.messages(state.expansion, if_present(edge_logits, is_present))
-        return edge_messages.by_linear_response(order, start, state.expansion.response, bounds)
+        return edge_messages.by_linear_response(order, start, state.expansion.response)
 
     labels, logits, is_full = label_updates.sweep(
         key_labels,
@@ -179,7 +177,7 @@ def step(
     has_data = edge_inclusion.has_data(labels, logits.size, is_present)
 
     edge_logits = if_present(logits[labels], is_present)
-    shifted = edge_logits + jnp.clip(expansion.messages(state.expansion, edge_logits), *bounds)
+    shifted = edge_logits + expansion.messages(state.expansion, edge_logits)
     gaps = model.agreements - model.num_items * jax.nn.sigmoid(shifted)
     member = jax.nn.one_hot(labels, logits.size, dtype=logits.dtype)
     if is_present is not None:
