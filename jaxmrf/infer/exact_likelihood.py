@@ -28,6 +28,8 @@ class ExactLikelihood:
         max_width: Largest frontier of the graph; memory and time double with every node.
     """
 
+    handles_inclusion = True
+
     rule: LabelRule = DEFAULT_RULE
     max_width: int = 16
 
@@ -37,10 +39,17 @@ class ExactLikelihood:
         return edge_counts(states, graph), untied_estimate(states, graph)
 
     def init(
-        self, rng_key, labels, values, data: group_exact.EdgeCounts, graph: Graph, num_warmup: int
+        self,
+        rng_key,
+        labels,
+        values,
+        data: group_exact.EdgeCounts,
+        graph: Graph,
+        num_warmup: int,
+        is_present=None,
     ) -> group_exact.ExactState:
         """State of the core sampler at a grouping."""
-        return group_exact.init(labels, values)
+        return group_exact.init(labels, values, is_present)
 
     def step(
         self,
@@ -50,6 +59,7 @@ class ExactLikelihood:
         graph: Graph,
         concentration,
         base: BaseMeasure,
+        inclusion=None,
     ) -> tuple[group_exact.ExactState, group_exact.ExactInfo]:
         """One sweep of the core sampler."""
         return group_exact.step(
@@ -61,6 +71,7 @@ class ExactLikelihood:
             concentration=concentration,
             base=base,
             rule=self.rule,
+            inclusion=inclusion,
         )
 
     def _plan(self, graph: Graph):

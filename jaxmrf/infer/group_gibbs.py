@@ -3,6 +3,8 @@ r"""Gibbs sampling of the grouped agreement parameters of an observed Ising fiel
 The kernel owns two sites of an ordinary model: integer labels from a
 ``ChineseRestaurantProcess`` over edges, and a plate of atoms on (0, 1). The field's agreement
 parameters must be ``atoms[labels]``; how the labels see the data is the ``likelihood`` argument.
+A third site, one ``Bernoulli`` per edge, learns the graph with the groups: agreements are then
+``where(present, atoms[labels], 1/2)``, and an edge that is absent is one of independence.
 Reference: Liu & Page, "Bayesian estimation of latently-grouped parameters in undirected graphical
 models", NIPS 2013, section 3.
 """
@@ -28,9 +30,16 @@ from jaxmrf.nonparametric.parameter_groups import cluster
 
 __all__ = ["GroupGibbs", "GroupGibbsState", "GroupLikelihood"]
 
+_BERNOULLI = (dist.BernoulliProbs, dist.BernoulliLogits)
+
 
 class GroupLikelihood(Protocol):
-    """How labels see the data; exchange the object, keep the model."""
+    """How labels see the data; exchange the object, keep the model.
+
+    One with ``handles_inclusion = True`` learns which edges are in: its ``init`` takes
+    ``is_present``, its ``step`` takes ``inclusion``, their prior probability, and its state has
+    ``is_present``.
+    """
 
     def prepare(self, states: jax.Array, graph: Graph) -> tuple[Any, jax.Array]:
         """What the sampler keeps of the data, and the untied estimate of every agreement."""
@@ -46,7 +55,7 @@ class GroupGibbsState(NamedTuple):
     """Position of the chain.
 
     Attributes:
-        z: Labels and atoms, by the names of their sites.
+        z: Labels, atoms and presence, if it is sampled, by the names of their sites.
         sampler: State of the core sampler.
         data: What the sampler keeps of the data.
         num_groups: Number of groups in use.
@@ -75,6 +84,18 @@ class _Sites(NamedTuple):
     field: str
     graph: Graph
     max_groups: int
+    present: str | None
+
+    @property
+    def own(self) -> set[str]:
+        """The sites the kernel updates."""
+        return {self.labels, self.atoms} | ({self.present} - {None})
+
+    @property
+    def agreements(self) -> str:
+        """What the field's agreements have to be."""
+        tied = f"{self.atoms}[{self.labels}]"
+        return tied if self.present is None else f"where({self.present}, {tied}, 0.5)"
 
 
 class GroupGibbs(BlockKernel):
@@ -84,11 +105,13 @@ class GroupGibbs(BlockKernel):
     data of the first run: what the sampler keeps of them is part of its state.
 
     Args:
-        model: A model with one observed ``Ising.from_agreement(graph, atoms[labels])``.
-        likelihood: How the labels see the data, for example ``StrippedBeta()``.
+        model: A model with one observed ``Ising.from_agreement(graph, atoms[labels])``, or
+            ``where(present, atoms[labels], 0.5)`` with one Bernoulli per edge.
+        likelihood: How the labels see the data, for example ``StrippedBeta()``; with presence
+            ``ExactLikelihood()`` or ``LinearResponse()``.
         start: "estimate" starts from a k-means clustering of the untied estimate with
-            ``floor(alpha log(edges))`` clusters; "params" starts from ``init_params``, or, without
-            them, from a prior draw.
+            ``floor(alpha log(edges))`` clusters and all edges; "params" starts from
+            ``init_params``, or, without them, from a prior draw.
     """
 
     handles_intractable = True
@@ -135,7 +158,13 @@ class GroupGibbs(BlockKernel):
     def _prepare(self, model_args, model_kwargs):
         self._sites, shapes = abstract_sites(self._model, model_args, model_kwargs, _describe)
         sites = self._sites
-        own = {sites.labels, sites.atoms}
+        own = sites.own
+        if sites.present is not None and not getattr(self._likelihood, "handles_inclusion", False):
+            raise ValueError(
+                f"GroupGibbs: expected a likelihood that learns which edges are in, as "
+                f"'{sites.present}' asks for, got {type(self._likelihood).__name__}; take "
+                "ExactLikelihood or LinearResponse"
+            )
         parents = mrf_parents(self._model, model_args, model_kwargs)[sites.field]
         if parents != own:
             raise ValueError(
@@ -155,17 +184,22 @@ class GroupGibbs(BlockKernel):
         self._check_tied(model_args, model_kwargs)
 
     def _check_tied(self, model_args, model_kwargs) -> None:
-        """Raise unless the couplings of the field are those of atoms[labels]."""
+        """Raise unless the couplings of the field are those of atoms[labels], where present."""
         sites = self._sites
         rng = np.random.default_rng(0)
         labels = rng.integers(min(3, sites.max_groups), size=sites.graph.num_edges)
         values = rng.uniform(0.2, 0.8, size=sites.max_groups)
+        agreements, presence = values[labels], {}
+        if sites.present is not None:
+            present = np.arange(labels.size) % 2 == 0
+            agreements = np.where(present, agreements, 0.5)
+            presence = {sites.present: jnp.asarray(present, int)}
         with jax.ensure_compile_time_eval():
-            expected = couplings_from_agreements(jnp.asarray(values)[labels])
+            expected = couplings_from_agreements(jnp.asarray(agreements))
             values = {
                 sites.labels: jnp.asarray(labels, jnp.int32),
                 sites.atoms: jnp.asarray(values),
-            }
+            } | presence
             kwargs = with_conditioning(model_kwargs, values)
             trace = prototype_trace(conditioned(self._model), jax.random.key(0), model_args, kwargs)
             field = base_distribution(trace[sites.field]["fn"])
@@ -179,9 +213,9 @@ class GroupGibbs(BlockKernel):
             edge = int(np.argmax(np.abs(couplings - expected)))
             raise ValueError(
                 f"GroupGibbs: expected '{sites.field}' to have agreements "
-                f"{sites.atoms}[{sites.labels}], got coupling {couplings[edge]:.4g} where "
+                f"{sites.agreements}, got coupling {couplings[edge]:.4g} where "
                 f"{expected[edge]:.4g} is theirs, at edge {edge}; write "
-                "Ising.from_agreement(graph, atoms[labels])"
+                f"Ising.from_agreement(graph, {sites.agreements})"
             )
 
     def _init_one(self, rng_key, init_params, model_args, model_kwargs):
@@ -192,12 +226,16 @@ class GroupGibbs(BlockKernel):
         data, estimate = self._likelihood.prepare(states, sites.graph)
 
         labels, values = trace[sites.labels]["value"], trace[sites.atoms]["value"]
+        present = None
         if self._start == "estimate":
             concentration = base_distribution(trace[sites.labels]["fn"]).concentration
             num_clusters = jnp.floor(concentration * np.log(sites.graph.num_edges))
             num_clusters = jnp.clip(num_clusters, 1, sites.max_groups)
             labels, values = cluster(estimate, num_clusters, values)
-        elif init_params:
+        else:
+            init_params = init_params or {}
+            if sites.present is not None:
+                present = init_params.get(sites.present, trace[sites.present]["value"])
             labels = jnp.asarray(init_params.get(sites.labels, labels))
             if sites.atoms in init_params:
                 values = jnp.asarray(init_params[sites.atoms])
@@ -205,8 +243,10 @@ class GroupGibbs(BlockKernel):
                     values = biject_to(trace[sites.atoms]["fn"].support)(values)
         overflows = labels.max() >= sites.max_groups
         labels = jnp.minimum(labels, sites.max_groups - 1)
+        # likelihoods of a given graph know no presence; None starts from all edges
+        presence = {} if present is None else {"is_present": jnp.asarray(present) > 0}
         sampler = self._likelihood.init(
-            key_sampler, labels, values, data, sites.graph, self._num_warmup
+            key_sampler, labels, values, data, sites.graph, self._num_warmup, **presence
         )
         return self._state(key, sampler, data, overflows | sampler.is_truncated)
 
@@ -217,14 +257,20 @@ class GroupGibbs(BlockKernel):
         trace = handlers.trace(conditioned(self._model)).get_trace(*model_args, **kwargs)
         concentration = base_distribution(trace[sites.labels]["fn"]).concentration
         base = _base_measure(trace[sites.atoms]["fn"])
+        presence = {}
+        if sites.present is not None:
+            presence = {"inclusion": base_distribution(trace[sites.present]["fn"]).probs}
         sampler, _ = self._likelihood.step(
-            key_step, state.sampler, state.data, sites.graph, concentration, base
+            key_step, state.sampler, state.data, sites.graph, concentration, base, **presence
         )
         return self._state(key, sampler, state.data, state.is_truncated | sampler.is_truncated)
 
     def _state(self, key, sampler, data, is_truncated) -> GroupGibbsState:
+        z = {self._sites.labels: sampler.labels, self._sites.atoms: sampler.values}
+        if self._sites.present is not None:
+            z[self._sites.present] = sampler.is_present.astype(jnp.result_type(int))
         return GroupGibbsState(
-            z={self._sites.labels: sampler.labels, self._sites.atoms: sampler.values},
+            z=z,
             sampler=sampler,
             data=data,
             num_groups=sampler.labels.max() + 1,
@@ -241,14 +287,16 @@ def _describe(trace) -> _Sites:
         if site["type"] == "sample" and not site["is_observed"]
     }
     labels = [name for name, fn in latent.items() if isinstance(fn, ChineseRestaurantProcess)]
-    atoms = [name for name in latent if name not in labels]
+    present = [name for name, fn in latent.items() if isinstance(fn, _BERNOULLI)]
+    atoms = [name for name in latent if name not in labels + present]
     observed = [name for name in mrf_sites(trace) if trace[name]["is_observed"]]
     is_ising = [isinstance(base_distribution(trace[name]["fn"]), Ising) for name in observed]
-    if len(labels) != 1 or len(atoms) != 1 or is_ising != [True]:
+    if len(labels) != 1 or len(atoms) != 1 or len(present) > 1 or is_ising != [True]:
         raise ValueError(
             "GroupGibbs: expected one latent ChineseRestaurantProcess, one latent site of atoms "
-            f"and one observed Ising field, got {labels}, {atoms} and {observed}; give other "
-            "latent sites to other blocks of MRFGibbs"
+            f"and one observed Ising field, got {labels}, {atoms} and {observed}"
+            + (f" beside the presence of edges {present}" if present else "")
+            + "; give other latent sites to other blocks of MRFGibbs"
         )
     graph = base_distribution(trace[observed[0]]["fn"]).graph
     shape = jnp.shape(trace[atoms[0]]["value"])
@@ -258,9 +306,17 @@ def _describe(trace) -> _Sites:
             f"({graph.num_edges}), got shape {shape} and {latent[labels[0]].size} labels; put the "
             "atoms in one plate and pass size=graph.num_edges"
         )
+    for name in present:
+        if jnp.shape(trace[name]["value"]) != (graph.num_edges,):
+            raise ValueError(
+                f"GroupGibbs: expected one presence per edge, '{name}' of shape "
+                f"({graph.num_edges},), got {jnp.shape(trace[name]['value'])}; expand the "
+                "Bernoulli to [graph.num_edges]"
+            )
     _base_measure(trace[atoms[0]]["fn"])
     _checked_states(trace[observed[0]]["value"], graph)
-    return _Sites(labels[0], atoms[0], observed[0], graph, shape[0])
+    site = present[0] if present else None
+    return _Sites(labels[0], atoms[0], observed[0], graph, shape[0], site)
 
 
 def _base_measure(fn) -> BaseMeasure:

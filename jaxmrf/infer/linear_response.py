@@ -50,6 +50,11 @@ class LinearResponseState(NamedTuple):
         return self.core.values
 
     @property
+    def is_present(self) -> jax.Array:
+        """Which edges are in the graph."""
+        return self.core.is_present
+
+    @property
     def is_truncated(self) -> jax.Array:
         """Whether the buffer has ever been too small."""
         return self.core.is_truncated
@@ -68,6 +73,8 @@ class LinearResponse:
             at twice the step, and the last is at the end of warm-up.
         max_exact_width: Frontier up to which an expansion is exact instead; 0 always samples.
     """
+
+    handles_inclusion = True
 
     rule: LabelRule = DEFAULT_RULE
     num_chains: int = 300
@@ -88,14 +95,16 @@ class LinearResponse:
         estimate = untied_estimate(states, graph)
         return LinearResponseData(edge_counts(states, graph), estimate), estimate
 
-    def init(self, rng_key, labels, values, data, graph: Graph, num_warmup: int):
+    def init(
+        self, rng_key, labels, values, data, graph: Graph, num_warmup: int, is_present=None
+    ) -> LinearResponseState:
         """State of the core sampler at a grouping, the first center at the estimate."""
         key_particles, key_expand = jax.random.split(rng_key)
         num_chains = 1 if self._is_exact(graph) else self.num_chains
         shape = (graph.num_nodes, num_chains)
         particles = jax.random.randint(key_particles, shape, 0, 2, dtype=jnp.int8)
         core = group_corrected.init(
-            key_expand, labels, values, data.estimate, particles, self._expand(graph)
+            key_expand, labels, values, data.estimate, particles, self._expand(graph), is_present
         )
         return LinearResponseState(core, jnp.array(0), jnp.asarray(num_warmup))
 
@@ -107,6 +116,7 @@ class LinearResponse:
         graph: Graph,
         concentration,
         base: BaseMeasure,
+        inclusion=None,
     ) -> tuple[LinearResponseState, group_corrected.CorrectedInfo]:
         """One sweep of the core sampler, and a fresh expansion where warm-up asks for one."""
         key_step, key_expand = jax.random.split(rng_key)
@@ -117,6 +127,7 @@ class LinearResponse:
             concentration=concentration,
             base=base,
             rule=self.rule,
+            inclusion=inclusion,
         )
         num_steps = state.num_steps + 1
         is_power = (num_steps % self.first_expansion == 0) & _is_power_of_two(
