@@ -132,9 +132,11 @@ _solve = jax.jit(jax.value_and_grad(_log_z))
 def _sample(
     key: Key, tables: Pairwise, plan: FrontierPlan, num_samples: int
 ) -> Int[Array, "items nodes"]:
+    _, kept = _pass(tables, plan, wrap=lambda body: body, is_kept=True)
+    if tables.num_states == 2 and plan.num_edges > 0:
+        return _draw_binary(key, tables, plan, kept, num_samples).T
     num_states, powers = tables.num_states, _powers(tables, plan)
     key_isolated, key_steps = jax.random.split(key)
-    _, kept = _pass(tables, plan, wrap=lambda body: body, is_kept=True)
     levels = jnp.arange(num_states)
 
     def draw(code, step):
@@ -161,6 +163,51 @@ def _sample(
     states = draw_from_relative_logits(key_isolated, odds)
     # every edge has its ends' final states, so it does not matter which one is written last
     return states.at[plan.nodes].set(ends.astype(states.dtype)).T
+
+
+def _draw_binary(
+    key: Key,
+    tables: Pairwise,
+    plan: FrontierPlan,
+    kept: Float[Array, "edges entries"],
+    num_samples: int,
+) -> Int[Array, "nodes items"]:
+    """Every node at its last edge backwards, isolated ones at the end.
+
+    Its probability given every configuration of the slots is tabulated before the draws, so that
+    one costs a look-up and a comparison.
+    """
+    # a step that closes both its nodes draws the first with the second summed out
+    ranks = 2 * jnp.arange(plan.num_edges)[::-1, None] + jnp.arange(2)
+    beyond = 2 * plan.num_edges
+    ranks = (
+        jnp.full(plan.num_nodes, beyond).at[plan.nodes].min(jnp.where(plan.is_last, ranks, beyond))
+    )
+    nodes = jnp.argsort(ranks)
+    is_isolated = ranks[nodes] == beyond
+    step = jnp.maximum(plan.num_edges - 1 - ranks[nodes] // 2, 0)
+    is_first = ranks[nodes] % 2 == 0
+    powers = _powers(tables, plan)[jnp.asarray(plan.slots)[step]]
+    place = jnp.where(is_isolated, 0, jnp.where(is_first, powers[:, 0], powers[:, 1]))
+    is_both = is_first & jnp.asarray(plan.is_last)[step, 1]
+    index = jnp.arange(kept.shape[1])
+    weights = kept[step]
+    other = jnp.take_along_axis(weights, index ^ powers[:, 1:], axis=1)
+    weights += jnp.where(is_both[:, None], other, 0)
+    down = jnp.take_along_axis(weights, index & ~place[:, None], axis=1)
+    up = jnp.take_along_axis(weights, index | place[:, None], axis=1)
+    alone = jax.nn.sigmoid(tables.node_tables[nodes, 1] - tables.node_tables[nodes, 0])
+    chances = jnp.where(is_isolated[:, None], alone[:, None], up / (up + down))
+
+    def draw(code, step):
+        chance, place, uniform = step
+        is_up = uniform < chance[code]
+        return jnp.where(is_up, code | place, code & ~place), is_up
+
+    uniforms = jax.random.uniform(key, (plan.num_nodes, num_samples), chances.dtype)
+    code = jnp.zeros(num_samples, place.dtype)
+    _, states = jax.lax.scan(draw, code, (chances, place, uniforms))
+    return states[jnp.argsort(nodes)].astype(jnp.int8)
 
 
 def _pass(tables: Pairwise, plan: FrontierPlan, *, wrap, is_kept: bool):

@@ -184,24 +184,27 @@ def test_draws_have_the_exact_probabilities(key):
     assert stats.chisquare(observed, expected).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("num_edges", [5, 0])
-def test_draws_of_three_states_with_isolated_nodes_have_the_exact_probabilities(num_edges, key):
+@pytest.mark.parametrize(("num_states", "num_edges"), [(2, 5), (2, 0), (3, 5), (3, 0)])
+def test_draws_with_isolated_nodes_have_the_exact_probabilities(num_states, num_edges, key):
     graph = Graph(5, [(0, 1), (3, 1), (0, 3), (0, 4), (4, 3)][:num_edges])
-    model = random_model("pairwise", graph)
+    model = random_model("pairwise", graph, num_states=num_states)
     draws = np.asarray(transfer.sample(key, model, graph, num_samples=50_000))
-    counts = np.bincount(draws @ 3 ** np.arange(5), minlength=3**5)
-    probabilities = oracles.distribution(potential_of(model, graph), 5, 3)
+    assert draws.dtype == np.int8
+    counts = np.bincount(draws @ num_states ** np.arange(5), minlength=num_states**5)
+    probabilities = oracles.distribution(potential_of(model, graph), 5, num_states)
     assert stats.chisquare(counts, probabilities / probabilities.sum() * 50_000).pvalue > 1e-3
 
 
-def test_forbidden_pairs_are_never_drawn(key):
-    tables = jnp.where(jnp.eye(3, dtype=bool), -200.0, 0.0)
+@pytest.mark.parametrize(("num_states", "num_colorings"), [(2, 2), (3, 54)])
+def test_forbidden_pairs_are_never_drawn(num_states, num_colorings, key):
+    tables = jnp.where(jnp.eye(num_states, dtype=bool), -200.0, 0.0)
     graph = grid((2, 3))
-    model = Pairwise(jnp.broadcast_to(tables, (7, 3, 3)), jnp.zeros((6, 3)))
+    tables = jnp.broadcast_to(tables, (7, num_states, num_states))
+    model = Pairwise(tables, jnp.zeros((6, num_states)))
     draws = np.asarray(transfer.sample(key, model, graph, num_samples=5_000))
     first, second = graph.edges.T
     assert (draws[:, first] != draws[:, second]).all()
-    assert len(np.unique(draws, axis=0)) == 54  # proper colourings of this grid by 3 colours
+    assert len(np.unique(draws, axis=0)) == num_colorings  # all proper colourings of the grid
 
 
 def test_models_can_be_batched():
