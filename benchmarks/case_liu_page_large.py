@@ -26,15 +26,19 @@ from jaxmrf.models import (
     couplings_from_agreements,
     log_pseudolikelihood,
 )
+from jaxmrf.nonparametric import group_gibbs
 from jaxmrf.nonparametric.base_measures import BetaBase
+from jaxmrf.nonparametric.parallel_labels import Parallel
 from jaxmrf.nonparametric.parameter_groups import cluster, tie
 from jaxmrf.sampling import gibbs
 
 NUM_GROUPS, MAX_GROUPS, CONCENTRATION, NUM_TEST = 10, 96, 1.0, 500
 SIZES = {  # side, {items: replicates}, sweeps of the chains and of burn-in, sweeps behind a draw
-    "small": (8, {200: 1}, 60, 30, 200),
+    "small": (8, {200: 1}, 40, 20, 200),
     "full": (30, {100: 2, 200: 2, 500: 2, 1000: 5}, 1000, 200, 2000),
 }
+SCALE_SIDES = {"small": (30,), "full": (250, 500, 1000)}
+SCALE_ITEMS = 50
 
 
 def run(size: str, out: Path) -> list[dict[str, Any]]:
@@ -69,7 +73,48 @@ def run(size: str, out: Path) -> list[dict[str, Any]]:
                     edges=graph.num_edges,
                 )
             )
-    return results
+    return results + [_scale_row(size, side) for side in SCALE_SIDES[size]]
+
+
+def _scale_row(size: str, side: int) -> dict[str, Any]:
+    """One sweep under the stripped Beta approximation, all edges at once; not its quality."""
+    graph = grid((side, side))
+    plan = sweep_plan(graph)
+    theta, _ = grouped_agreements(np.random.default_rng(0), graph.num_edges, NUM_GROUPS)
+    truth = _field(theta, graph)
+    start = gibbs.init(jax.random.key(0), truth, plan, num_chains=SCALE_ITEMS)
+    draw = jax.jit(partial(gibbs.run, num_sweeps=50))
+    states = draw(jax.random.key(1), start, truth, plan)
+    first, second = graph.edges.T
+    agreements = (states[first] == states[second]).sum(axis=1).astype(jnp.float32)
+    estimate = (agreements + 0.5) / (SCALE_ITEMS + 1)
+    model = group_gibbs.StrippedBetaModel(
+        jnp.floor(SCALE_ITEMS * estimate), agreements, jnp.asarray(float(SCALE_ITEMS))
+    )
+    labels = jnp.minimum((8 * estimate).astype(jnp.int32), 7)
+    values = jnp.full(32, 0.5).at[:8].set((jnp.arange(8) + 0.5) / 8)
+    state = group_gibbs.init(jax.random.key(2), labels, values, plan, num_particles=100)
+    step = partial(
+        group_gibbs.step,
+        graph=graph,
+        plan=plan,
+        concentration=CONCENTRATION,
+        base=BetaBase(),
+        rule=Parallel(),
+    )
+    timing = rows.time_jitted(step, jax.random.key(3), state, model, repeats=3)
+    return rows.row(
+        "liu_page_large",
+        "stripped_beta, one sweep",
+        size,
+        compile_s=timing.compile_s,
+        run_s=timing.run_s,
+        quality={"ns_per_edge": 1e9 * timing.run_s["median"] / graph.num_edges},
+        peak_mb=timing.peak_mb,
+        side=side,
+        num_items=SCALE_ITEMS,
+        edges=graph.num_edges,
+    )
 
 
 def _replicate(rng, graph, num_items, num_sweeps, burn_in, num_draw_sweeps) -> dict[str, dict]:
@@ -112,9 +157,8 @@ def _replicate(rng, graph, num_items, num_sweeps, burn_in, num_draw_sweeps) -> d
     ):
         began = perf_counter()
         prepared, estimate = likelihood.prepare(data, graph)
-        labels, values = cluster(
-            estimate, np.floor(CONCENTRATION * np.log(graph.num_edges)), jnp.full(MAX_GROUPS, 0.5)
-        )
+        num_clusters = likelihood.start_clusters or np.floor(CONCENTRATION * np.log(len(theta)))
+        labels, values = cluster(estimate, num_clusters, jnp.full(MAX_GROUPS, 0.5))
         values = jnp.clip(values, 0.01, 0.99)
         state = likelihood.init(key_chain, labels, values, prepared, graph, burn_in)
 
@@ -140,7 +184,6 @@ def _replicate(rng, graph, num_items, num_sweeps, burn_in, num_draw_sweeps) -> d
         if method == "linear_response":
             quality["surrogate_error"] = float(likelihood.surrogate_error(key_chain, state, graph))
         measured[method] = measure(draws.mean(axis=0), run_s, compile_s, **quality)
-        print({k: np.round(v, 4) for k, v in measured[method].items()}, flush=True)
     return measured
 
 
