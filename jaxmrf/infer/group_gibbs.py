@@ -189,17 +189,18 @@ class GroupGibbs(BlockKernel):
         rng = np.random.default_rng(0)
         labels = rng.integers(min(3, sites.max_groups), size=sites.graph.num_edges)
         values = rng.uniform(0.2, 0.8, size=sites.max_groups)
-        agreements, presence = values[labels], {}
+        present = (np.arange(labels.size) + 1) % 2
+        agreements = values[labels]
         if sites.present is not None:
-            present = np.arange(labels.size) % 2 == 0
             agreements = np.where(present, agreements, 0.5)
-            presence = {sites.present: jnp.asarray(present, int)}
         with jax.ensure_compile_time_eval():
             expected = couplings_from_agreements(jnp.asarray(agreements))
             values = {
                 sites.labels: jnp.asarray(labels, jnp.int32),
                 sites.atoms: jnp.asarray(values),
-            } | presence
+            }
+            if sites.present is not None:
+                values[sites.present] = jnp.asarray(present)
             kwargs = with_conditioning(model_kwargs, values)
             trace = prototype_trace(conditioned(self._model), jax.random.key(0), model_args, kwargs)
             field = base_distribution(trace[sites.field]["fn"])

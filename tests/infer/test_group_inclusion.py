@@ -65,11 +65,10 @@ def board_data(key, num_items=400):
 )
 def test_posterior_presence_separates_edges_from_independence(key, likelihood):
     is_present, x = board_data(key)
-    mcmc = MCMC(blocks(board, likelihood), num_warmup=100, num_samples=300, progress_bar=False)
+    mcmc = MCMC(blocks(board, likelihood), num_warmup=60, num_samples=200, progress_bar=False)
     mcmc.run(jax.random.key(1), x)
     samples = mcmc.get_samples()
     presence = np.asarray(samples["present"]).mean(axis=0)
-    print(presence.round(2), samples["rho"].mean())
     assert presence[is_present].min() > 0.95
     assert presence[~is_present].max() < 0.5
     assert 0.4 < samples["rho"].mean() < 0.9
