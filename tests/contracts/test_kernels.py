@@ -1,5 +1,7 @@
 """Every public kernel keeps every check of the kernel contract."""
 
+from functools import partial
+
 import jax.numpy as jnp
 import pytest
 from kernel_models import (
@@ -13,10 +15,13 @@ from numpyro.infer.mcmc import MCMCKernel
 
 import jaxmrf.infer
 from jaxmrf.infer import (
+    AuxiliaryVariable,
     ConcentrationGibbs,
+    ExactLikelihood,
     ExchangeMH,
     GroupGibbs,
     LatentFieldGibbs,
+    LinearResponse,
     MRFGibbs,
     PlateGibbs,
     StrippedBeta,
@@ -25,7 +30,12 @@ from jaxmrf.testing import KERNEL_CHECKS, KernelCase
 
 STATES = jnp.array([[1, 1, 0, 0], [0, 0, 0, 1], [1, 1, 1, 1]])
 NUMBERS = jnp.array([0.3, -0.4, 1.2, 0.8])
-FEW = StrippedBeta(num_particles=20, num_steps=20, num_refits=1)
+GROUPED = {  # likelihoods of GroupGibbs by the name of their case
+    "grouped": StrippedBeta(num_particles=20, num_steps=20, num_refits=1),
+    "grouped_auxiliary": AuxiliaryVariable(num_proposals=1, num_value_steps=1),
+    "grouped_exact": ExactLikelihood(),
+    "grouped_linear_response": LinearResponse(num_chains=20, num_snapshots=10, first_expansion=2),
+}
 
 
 def two_blocks():
@@ -37,10 +47,10 @@ def two_blocks():
     )
 
 
-def grouped_blocks():
+def grouped_blocks(likelihood):
     return MRFGibbs(
         [
-            (GroupGibbs(grouped_square, FEW), ["groups", "phi"]),
+            (GroupGibbs(grouped_square, likelihood), ["groups", "phi"]),
             (ConcentrationGibbs(grouped_square), ["alpha"]),
         ]
     )
@@ -48,16 +58,17 @@ def grouped_blocks():
 
 CASES = {
     "exchange": KernelCase(lambda: ExchangeMH(observed_field), (STATES,)),
-    "grouped": KernelCase(grouped_blocks, (STATES,)),
     "latent_field": KernelCase(lambda: LatentFieldGibbs(latent_field), (NUMBERS,)),
     "mrf_gibbs": KernelCase(two_blocks, (STATES[0], NUMBERS[:2])),
     "plate_gibbs": KernelCase(
         lambda: PlateGibbs(mixture_by_event), (jnp.stack([NUMBERS, -NUMBERS], axis=1)[:3],)
     ),
 }
-
-
-SLOW = {"grouped"}
+CASES |= {
+    name: KernelCase(partial(grouped_blocks, likelihood), (STATES,))
+    for name, likelihood in GROUPED.items()
+}
+SLOW = set(GROUPED)
 
 
 @pytest.mark.parametrize("check", KERNEL_CHECKS)
