@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 
-from jaxmrf.distributions import ChineseRestaurantProcess, Ising, Potts
+from jaxmrf.distributions import ChineseRestaurantProcess, Ising, PairwiseMRF, Potts
 from jaxmrf.graphs import grid
 
 SQUARE = grid((2, 2))
@@ -96,3 +96,12 @@ def hidden_field(y=None):
     z = numpyro.sample("z", Ising(SQUARE, coupling))
     with numpyro.plate("pixels", SQUARE.num_nodes):
         numpyro.sample("y", dist.Normal(height * z, 0.7), obs=y)
+
+
+def grouped_tables(x=None, *, graph=SQUARE, num_items=3, max_groups=4):
+    """Edge tables of three states tied by a Dirichlet process."""
+    groups = numpyro.sample("groups", ChineseRestaurantProcess(1.0, graph.num_edges))
+    with numpyro.plate("atoms", max_groups):
+        tables = numpyro.sample("tables", dist.Normal(0.0, 1.0).expand([3, 3]).to_event(2))
+    with numpyro.plate("items", num_items):
+        numpyro.sample("x", PairwiseMRF(graph, tables[groups]), obs=x)

@@ -4,6 +4,7 @@ from jaxmrf.infer.auxiliary_variable import AuxiliaryVariable
 from jaxmrf.infer.concentration import ConcentrationGibbs
 from jaxmrf.infer.exact_likelihood import ExactLikelihood
 from jaxmrf.infer.exchange import ExchangeMH
+from jaxmrf.infer.group_exchange import GroupExchange
 from jaxmrf.infer.group_gibbs import GroupGibbs
 from jaxmrf.infer.latent_field import LatentFieldGibbs
 from jaxmrf.infer.linear_response import LinearResponse
@@ -17,6 +18,7 @@ __all__ = [
     "ConcentrationGibbs",
     "ExactLikelihood",
     "ExchangeMH",
+    "GroupExchange",
     "GroupGibbs",
     "LatentFieldGibbs",
     "LinearResponse",

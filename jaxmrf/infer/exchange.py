@@ -32,6 +32,7 @@ from numpyro.infer.initialization import init_to_uniform
 from numpyro.infer.util import constrain_fn, log_density
 from numpyro.ops.provenance import eval_provenance
 
+from jaxmrf.infer._auxiliary import draw_auxiliary, log_auxiliary_ratio
 from jaxmrf.infer._block import BlockKernel, abstract_sites, is_composite
 from jaxmrf.infer.unnormalized import UnnormalizedModel, mrf_parents
 
@@ -234,8 +235,8 @@ class ExchangeMH(BlockKernel):
             proposal = unravel(flat + factor @ direction)
             log_current, current = evaluate(z)
             log_proposed, proposed = evaluate(proposal)
-            draws = _draw_auxiliary(key_auxiliary, current, proposed)
-            log_ratio = log_proposed - log_current + _log_auxiliary_ratio(draws, current, proposed)
+            draws = draw_auxiliary(key_auxiliary, current, proposed)
+            log_ratio = log_proposed - log_current + log_auxiliary_ratio(draws, current, proposed)
             accept_prob = jnp.nan_to_num(jnp.exp(jnp.minimum(0.0, log_ratio)))
             is_accepted = jax.random.uniform(key_accept) < accept_prob
             z = jax.tree.map(lambda new, old: jnp.where(is_accepted, new, old), proposal, z)
@@ -282,23 +283,6 @@ def _log_density(model, model_args, model_kwargs, z, fields):
 
 def _log_jacobian(transform, unconstrained, value):
     return jnp.sum(transform.log_abs_det_jacobian(unconstrained, value))
-
-
-def _draw_auxiliary(key, current, proposed):
-    """One realisation of every field at the proposed parameters."""
-    keys = jax.random.split(key, max(len(proposed), 1))
-    return {
-        name: field.sample(key_field)
-        for (name, field), key_field in zip(proposed.items(), keys, strict=False)
-    }
-
-
-def _log_auxiliary_ratio(draws, current, proposed):
-    """Log q(y) at the current parameters minus at the proposed ones, over all fields."""
-    return sum(
-        jnp.sum(current[name].log_prob(y)) - jnp.sum(proposed[name].log_prob(y))
-        for name, y in draws.items()
-    )
 
 
 def _adapt(factor, direction, change, number):

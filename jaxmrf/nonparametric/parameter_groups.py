@@ -21,10 +21,10 @@ def tie(values: Float[Array, " groups"], labels: Int[Array, " items"]) -> Float[
 
 
 def sort_groups(
-    labels: Int[Array, " items"], values: Float[Array, " groups"]
-) -> tuple[Int[Array, " items"], Float[Array, " groups"]]:
+    labels: Int[Array, " items"], values: Float[Array, "groups *event"]
+) -> tuple[Int[Array, " items"], Float[Array, "groups *event"]]:
     """The same grouping with canonical labels, values moved along."""
-    rank = ranks(labels, values.size)
+    rank = ranks(labels, values.shape[0])
     return rank[labels], jnp.zeros_like(values).at[rank].set(values)
 
 

@@ -111,11 +111,11 @@ def no_auxiliary(draws, current, proposed):
     return jnp.zeros(())
 
 
-def wrong_sign(draws, current, proposed, right=exchange._log_auxiliary_ratio):
+def wrong_sign(draws, current, proposed, right=exchange.log_auxiliary_ratio):
     return -right(draws, current, proposed)
 
 
-def auxiliary_at_the_old_parameters(key, current, proposed, right=exchange._draw_auxiliary):
+def auxiliary_at_the_old_parameters(key, current, proposed, right=exchange.draw_auxiliary):
     return right(key, proposed, current)
 
 
@@ -126,9 +126,9 @@ def no_jacobian(transform, unconstrained, value):
 @pytest.mark.parametrize(
     ("name", "bug"),
     [
-        ("_log_auxiliary_ratio", no_auxiliary),
-        ("_log_auxiliary_ratio", wrong_sign),
-        ("_draw_auxiliary", auxiliary_at_the_old_parameters),
+        ("log_auxiliary_ratio", no_auxiliary),
+        ("log_auxiliary_ratio", wrong_sign),
+        ("draw_auxiliary", auxiliary_at_the_old_parameters),
         ("_log_jacobian", no_jacobian),
     ],
 )
