@@ -65,6 +65,8 @@ class AuxiliaryVariable:
         ValueError: If an option is unknown or a number is out of range.
     """
 
+    start_clusters = None
+
     scheme: Literal["exchange", "moller"] = "exchange"
     particles: Literal["auto", "exact", "perfect", "gibbs"] = "auto"
     num_proposals: int = 5

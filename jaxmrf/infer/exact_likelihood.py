@@ -28,6 +28,7 @@ class ExactLikelihood:
         max_width: Largest frontier of the graph; memory and time double with every node.
     """
 
+    start_clusters = None
     handles_inclusion = True
 
     rule: LabelRule = DEFAULT_RULE

@@ -36,10 +36,15 @@ _BERNOULLI = (dist.BernoulliProbs, dist.BernoulliLogits)
 class GroupLikelihood(Protocol):
     """How labels see the data; exchange the object, keep the model.
 
+    Its ``start_clusters`` is the number of k-means clusters of a start at the estimate, or None for
+    the paper's ``floor(alpha log(edges))``.
+
     One with ``handles_inclusion = True`` learns which edges are in: its ``init`` takes
     ``is_present``, its ``step`` takes ``inclusion``, their prior probability, and its state has
     ``is_present``.
     """
+
+    start_clusters: int | None
 
     def prepare(self, states: jax.Array, graph: Graph) -> tuple[Any, jax.Array]:
         """What the sampler keeps of the data, and the untied estimate of every agreement."""
@@ -109,8 +114,8 @@ class GroupGibbs(BlockKernel):
             ``where(present, atoms[labels], 0.5)`` with one Bernoulli per edge.
         likelihood: How the labels see the data, for example ``StrippedBeta()``; with presence
             ``ExactLikelihood()`` or ``LinearResponse()``.
-        start: "estimate" starts from a k-means clustering of the untied estimate with
-            ``floor(alpha log(edges))`` clusters and all edges; "params" starts from
+        start: "estimate" starts from a k-means clustering of the untied estimate, the number of
+            clusters the likelihood's, and all edges; "params" starts from
             ``init_params``, or, without them, from a prior draw.
     """
 
@@ -229,9 +234,12 @@ class GroupGibbs(BlockKernel):
         labels, values = trace[sites.labels]["value"], trace[sites.atoms]["value"]
         present = None
         if self._start == "estimate":
-            concentration = base_distribution(trace[sites.labels]["fn"]).concentration
-            num_clusters = jnp.floor(concentration * np.log(sites.graph.num_edges))
-            num_clusters = jnp.clip(num_clusters, 1, sites.max_groups)
+            num_clusters = self._likelihood.start_clusters
+            if num_clusters is None:
+                concentration = base_distribution(trace[sites.labels]["fn"]).concentration
+                num_clusters = jnp.floor(concentration * np.log(sites.graph.num_edges))
+            # room for new groups
+            num_clusters = jnp.clip(num_clusters, 1, max(1, sites.max_groups // 2))
             labels, values = cluster(estimate, num_clusters, values)
         else:
             init_params = init_params or {}

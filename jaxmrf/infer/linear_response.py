@@ -25,6 +25,10 @@ from jaxmrf.nonparametric.label_updates import DEFAULT_RULE, LabelRule
 __all__ = ["LinearResponse", "LinearResponseState"]
 
 
+# logits; runs that settle stay below 3, in runs that do not errors grow to 10 and more
+_MAX_ERROR = 4.0
+
+
 class LinearResponseState(NamedTuple):
     """State of the core sampler, and where its warm-up is.
 
@@ -55,6 +59,11 @@ class LinearResponseState(NamedTuple):
         return self.core.is_present
 
     @property
+    def is_inexact(self) -> jax.Array:
+        """Whether the expansion has failed: after warm-up it was still wrong by far."""
+        return (self.num_steps >= self.num_warmup) & (self.core.surrogate_error > _MAX_ERROR)
+
+    @property
     def is_truncated(self) -> jax.Array:
         """Whether the buffer has ever been too small."""
         return self.core.is_truncated
@@ -71,6 +80,9 @@ class LinearResponse:
             100 snapshots.
         first_expansion: Step of warm-up of the first re-expansion, 1 or more; the next ones are
             at twice the step, and the last is at the end of warm-up.
+        start_clusters: Clusters of a start at the estimate, at most half the atoms. Many keep the
+            start close to the estimate, where the first expansion holds; from a coarse start the
+            messages of strongly coupled fields run away.
         max_exact_width: Frontier up to which an expansion is exact instead; 0 always samples.
     """
 
@@ -79,16 +91,27 @@ class LinearResponse:
     rule: LabelRule = DEFAULT_RULE
     num_chains: int = 300
     num_snapshots: int | None = None
-    first_expansion: int = 2
+    first_expansion: int = 1
+    start_clusters: int = 32
     max_exact_width: int = 0
 
     def __post_init__(self):
-        for name in ("num_chains", "first_expansion"):
+        for name in ("num_chains", "first_expansion", "start_clusters"):
             if getattr(self, name) < 1:
                 raise ValueError(
                     f"LinearResponse: expected {name} to be at least 1, got "
                     f"{getattr(self, name)}; raise it"
                 )
+
+    @property
+    def inexactness_message(self) -> str:
+        """What to do when the expansion failed."""
+        return (
+            f"LinearResponse: at the end of warm-up the expansion erred by more than {_MAX_ERROR} "
+            "logits at its next center, and the draws are not to be trusted; start at the "
+            "estimate with more atoms, lengthen warm-up, or use ExactLikelihood or "
+            "AuxiliaryVariable"
+        )
 
     def prepare(self, states, graph: Graph):
         """Agreement counts of every edge, and the pseudo-likelihood estimate to start from."""

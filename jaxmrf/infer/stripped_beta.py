@@ -42,6 +42,8 @@ class StrippedBeta:
             ``Parallel()`` of ``nonparametric.parallel_labels`` for thousands of edges.
     """
 
+    start_clusters = None
+
     estimate: tuple[float, ...] | None = None
     num_particles: int = 100
     num_steps: int = 1000

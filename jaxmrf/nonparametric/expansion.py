@@ -83,13 +83,14 @@ def by_sampling(
     plan: SweepPlan,
     *,
     num_snapshots: int,
-    num_sweeps: int = 1,
-    num_warmup: int = 60,
+    num_sweeps: int = 10,
+    num_warmup: int = 200,
 ) -> tuple[Expansion, Int[Array, "nodes chains"]]:
     """The expansion from Gibbs chains, the means Rao-Blackwellised over both ends of an edge.
 
     The covariance is shrunk to its diagonal, by a tenth at 15 samples an edge and less with more;
-    truncating it instead diverges.
+    truncating it instead diverges. Where couplings are strong and frustrated the chains mix slowly,
+    and snapshots after every sweep mislead; sweeps cost less than the products of a snapshot.
 
     Args:
         key: Random key.

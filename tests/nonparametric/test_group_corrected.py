@@ -28,7 +28,9 @@ def start(graph, key, expand, *, estimate=None, num_groups=5, particles=NO_PARTI
 
 
 def run(graph, model, key, *, num_chains, num_steps):
-    state = start(graph, key, exactly(graph))
+    """Independent chains, the center moved once to the mean of the first half of the steps."""
+    expand = exactly(graph)
+    state = start(graph, key, expand, estimate=model.agreements / model.num_items)
 
     @jax.jit
     @jax.vmap
@@ -37,7 +39,10 @@ def run(graph, model, key, *, num_chains, num_steps):
             state, _ = group_corrected.step(key, state, model, concentration=1.2, base=BetaBase())
             return state, None
 
-        return jax.lax.scan(body, state, jax.random.split(key, num_steps))[0]
+        keys = jax.random.split(key, num_steps)
+        half = num_steps // 2
+        settled, _ = jax.lax.scan(body, state, keys[:half])
+        return jax.lax.scan(body, group_corrected.recenter(key, settled, expand), keys[half:])[0]
 
     return chain(jax.random.split(key, num_chains))
 
