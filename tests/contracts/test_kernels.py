@@ -7,6 +7,7 @@ import pytest
 from kernel_models import (
     field_and_mixture,
     grouped_square,
+    grouped_tables,
     latent_field,
     mixture_by_event,
     observed_field,
@@ -19,6 +20,7 @@ from jaxmrf.infer import (
     ConcentrationGibbs,
     ExactLikelihood,
     ExchangeMH,
+    GroupExchange,
     GroupGibbs,
     LatentFieldGibbs,
     LinearResponse,
@@ -58,6 +60,7 @@ def grouped_blocks(likelihood):
 
 CASES = {
     "exchange": KernelCase(lambda: ExchangeMH(observed_field), (STATES,)),
+    "group_exchange": KernelCase(lambda: GroupExchange(grouped_tables, num_proposals=1), (STATES,)),
     "latent_field": KernelCase(lambda: LatentFieldGibbs(latent_field), (NUMBERS,)),
     "mrf_gibbs": KernelCase(two_blocks, (STATES[0], NUMBERS[:2])),
     "plate_gibbs": KernelCase(
@@ -68,7 +71,7 @@ CASES |= {
     name: KernelCase(partial(grouped_blocks, likelihood), (STATES,))
     for name, likelihood in GROUPED.items()
 }
-SLOW = set(GROUPED)
+SLOW = {"group_exchange", *GROUPED}
 
 
 @pytest.mark.parametrize("check", KERNEL_CHECKS)
