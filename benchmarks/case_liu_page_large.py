@@ -35,7 +35,7 @@ from jaxmrf.sampling import gibbs
 NUM_GROUPS, MAX_GROUPS, CONCENTRATION, NUM_TEST = 10, 96, 1.0, 500
 SIZES = {  # side, {items: replicates}, sweeps of the chains and of burn-in, sweeps behind a draw
     "small": (8, {200: 1}, 40, 20, 200),
-    "full": (30, {100: 2, 200: 2, 500: 2, 1000: 5}, 1000, 200, 2000),
+    "full": (30, {100: 1, 200: 1, 500: 1, 1000: 5}, 1000, 200, 2000),
 }
 SCALE_SIDES = {"small": (30,), "full": (250, 500, 1000)}
 SCALE_ITEMS = 50
@@ -139,7 +139,7 @@ def _replicate(rng, graph, num_items, num_sweeps, burn_in, num_draw_sweeps) -> d
             **quality,
         }
 
-    measured = {"truth": measure(theta, 0.0)}
+    measured, estimates = {"truth": measure(theta, 0.0)}, {}
     for method, labels in (("mle_pcd", np.arange(graph.num_edges)), ("oracle_pcd", groups)):
         began = perf_counter()
         fit = fit_contrastive(
@@ -149,10 +149,11 @@ def _replicate(rng, graph, num_items, num_sweeps, burn_in, num_draw_sweeps) -> d
             parameters=jnp.zeros(labels.max() + 1),
             build=tied_couplings(labels, graph.num_nodes),
         )
-        estimate = np.asarray(agreements_from_couplings(fit.model.couplings))
-        measured[method] = measure(estimate, perf_counter() - began)
+        estimates[method] = np.asarray(agreements_from_couplings(fit.model.couplings))
+        measured[method] = measure(estimates[method], perf_counter() - began)
+    mle = tuple(np.clip(estimates["mle_pcd"], 1e-4, 1 - 1e-4).tolist())
     for method, likelihood in (
-        ("stripped_beta", StrippedBeta()),
+        ("stripped_beta", StrippedBeta(estimate=mle)),
         ("linear_response", LinearResponse()),
     ):
         began = perf_counter()
@@ -161,17 +162,12 @@ def _replicate(rng, graph, num_items, num_sweeps, burn_in, num_draw_sweeps) -> d
         labels, values = cluster(estimate, num_clusters, jnp.full(MAX_GROUPS, 0.5))
         values = jnp.clip(values, 0.01, 0.99)
         state = likelihood.init(key_chain, labels, values, prepared, graph, burn_in)
-
-        def body(state, key, likelihood=likelihood, prepared=prepared):
-            state, _ = likelihood.step(key, state, prepared, graph, CONCENTRATION, BetaBase())
-            return state, (tie(state.values, state.labels), state.labels)
-
-        chain = jax.jit(lambda state, keys, body=body: jax.lax.scan(body, state, keys))
         keys = jax.random.split(key_chain, num_sweeps)
+        options = StrippedBeta() if method == "stripped_beta" else likelihood
         compiled_from = perf_counter()
-        compiled = chain.lower(state, keys).compile()
+        compiled = _chain.lower(state, keys, prepared, graph=graph, likelihood=options).compile()
         compile_s = perf_counter() - compiled_from
-        state, (draws, labels) = jax.block_until_ready(compiled(state, keys))
+        state, (draws, labels) = jax.block_until_ready(compiled(state, keys, prepared))
         run_s = perf_counter() - began - compile_s
         draws, labels = np.asarray(draws[burn_in:]), np.asarray(labels[burn_in:])
         quality = {
@@ -185,6 +181,17 @@ def _replicate(rng, graph, num_items, num_sweeps, burn_in, num_draw_sweeps) -> d
             quality["surrogate_error"] = float(likelihood.surrogate_error(key_chain, state, graph))
         measured[method] = measure(draws.mean(axis=0), run_s, compile_s, **quality)
     return measured
+
+
+@partial(jax.jit, static_argnames=("graph", "likelihood"))
+def _chain(state, keys, prepared, *, graph, likelihood):
+    """Agreements and labels of every sweep."""
+
+    def body(state, key):
+        state, _ = likelihood.step(key, state, prepared, graph, CONCENTRATION, BetaBase())
+        return state, (tie(state.values, state.labels), state.labels)
+
+    return jax.lax.scan(body, state, keys)
 
 
 def _field(theta, graph) -> Ising:

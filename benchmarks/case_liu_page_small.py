@@ -65,7 +65,7 @@ def run(size: str, out: Path) -> list[dict[str, Any]]:
         extras = {}
         for method, chain in CHAINS.items():
             chains = jax.vmap(partial(chain, num_sweeps=num_sweeps), in_axes=(0, 0, 0, None))
-            timings[method] = rows.time_jitted(chains, *arguments)
+            timings[method] = rows.time_jitted(chains, *arguments, repeats=1)  # of many chains
             draws, found, extra = jax.tree.map(np.asarray, timings[method].result)
             estimates[method] = draws[:, burn_in:].mean(axis=1)
             labels[method] = found[:, burn_in:]
@@ -201,9 +201,10 @@ def _maximum_likelihood(rates, tie):
     return jax.nn.sigmoid(tie @ values)
 
 
-def _start(estimate):
-    """Labels and values of a k-means clustering of the estimate, as in the paper."""
-    num_clusters = np.floor(CONCENTRATION * np.log(GRAPH.num_edges))
+def _start(estimate, num_clusters=None):
+    """Labels and values of a k-means clustering of the estimate, by default as in the paper."""
+    if num_clusters is None:
+        num_clusters = np.floor(CONCENTRATION * np.log(GRAPH.num_edges))
     labels, values = parameter_groups.cluster(estimate, num_clusters, jnp.full(MAX_GROUPS, 0.5))
     return labels, jnp.clip(values, 0.01, 0.99)
 
@@ -245,13 +246,13 @@ def _exact(key, estimate, agreements, num_items, *, num_sweeps):
 
 
 def _linear_response(key, estimate, agreements, num_items, *, num_sweeps, expand):
-    """Expansions after 4, 8, 16, ... sweeps of the burn-in and at its end."""
+    """Expansions after 1, 2, 4, ... sweeps of the burn-in and at its end."""
     model = EdgeCounts(agreements, num_items)
     key_start, key_init, key_steps = jax.random.split(key, 3)
-    particles = jax.random.randint(key_start, (GRAPH.num_nodes, 300), 0, 2, dtype=jnp.int8)
+    particles = jax.random.randint(key_start, (GRAPH.num_nodes, 150), 0, 2, dtype=jnp.int8)
     burn_in = num_sweeps // 4
     is_due = np.zeros(num_sweeps, bool)
-    is_due[[4 * 2**i - 1 for i in range(20) if 4 * 2**i < burn_in] + [burn_in - 1]] = True
+    is_due[[2**i - 1 for i in range(20) if 2**i < burn_in] + [burn_in - 1]] = True
 
     def step(i, key, state):
         key_step, key_expand = jax.random.split(key)
@@ -259,7 +260,8 @@ def _linear_response(key, estimate, agreements, num_items, *, num_sweeps, expand
         recenter = lambda: group_corrected.recenter(key_expand, state, expand)  # noqa: E731
         return jax.lax.cond(jnp.asarray(is_due)[i], recenter, lambda: state), info
 
-    state = group_corrected.init(key_init, *_start(estimate), estimate, particles, expand)
+    start = _start(estimate, MAX_GROUPS // 2)
+    state = group_corrected.init(key_init, *start, estimate, particles, expand)
     state, draws, labels, _ = _run(step, state, key_steps, num_sweeps)
     return draws, labels, {"surrogate_error": state.surrogate_error}
 

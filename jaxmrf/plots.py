@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.spatial.distance import squareform
 
-__all__ = ["co_clustering", "groups_histogram", "voting_network"]
+__all__ = ["co_clustering", "groups_histogram", "lattice_agreements", "voting_network"]
 
 PARTY_COLORS = {"D": "#3b6fb6", "R": "#c8443c", "I": "#e0a526"}
 PARTY_NAMES = {"D": "Democrat", "R": "Republican", "I": "independent"}
@@ -156,6 +156,46 @@ def groups_histogram(counts: ArrayLike, ax: Any = None) -> Any:
     ax.set(xlabel="number of groups", ylabel="posterior probability")
     ax.xaxis.get_major_locator().set_params(integer=True)
     ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def lattice_agreements(
+    edges: ArrayLike, shape: tuple[int, int], agreements: ArrayLike, ax: Any = None
+) -> Any:
+    """Draws the edges of a two-dimensional grid in the colours of their agreement parameters.
+
+    Args:
+        edges: Pairs of nodes, "edges 2", numbered row by row as in `graphs.grid`.
+        shape: Rows and columns of the grid.
+        agreements: Agreement parameter of every edge, in [0, 1]; 1/2, independence, is pale.
+        ax: Matplotlib axes to draw on; new ones if None.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ImportError: If matplotlib is not installed.
+        ValueError: If there is not one agreement an edge.
+    """
+    plt = _matplotlib("lattice_agreements")
+    from matplotlib.collections import LineCollection
+
+    edges, agreements = np.asarray(edges), np.asarray(agreements)
+    if agreements.shape != (len(edges),):
+        raise ValueError(
+            f"lattice_agreements: expected one agreement an edge ({len(edges)}), got shape "
+            f"{agreements.shape}; average the draws first"
+        )
+    if ax is None:
+        ax = plt.figure(figsize=(4, 4), layout="constrained").add_subplot()
+    rows, columns = np.divmod(np.arange(shape[0] * shape[1]), shape[1])
+    points = np.stack([columns, -rows], axis=1)
+    lines = LineCollection(points[edges], array=agreements, cmap="RdBu", linewidths=5)
+    lines.set_clim(0, 1)
+    ax.add_collection(lines)
+    ax.scatter(*points.T, s=12, color="black", zorder=2)
+    ax.set_aspect("equal")
+    ax.set_axis_off()
     return ax
 
 

@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from jaxmrf.graphs import Graph
-from jaxmrf.plots import PARTY_COLORS, co_clustering, groups_histogram, voting_network
+from jaxmrf.graphs import Graph, grid
+from jaxmrf.plots import (
+    PARTY_COLORS,
+    co_clustering,
+    groups_histogram,
+    lattice_agreements,
+    voting_network,
+)
 
 EDGES = np.array([(0, 1), (1, 2), (0, 2), (3, 4)])
 SENATORS = ("MCCAIN_AZ", "NELSON_FL", "NELSON_NE", "KYL_AZ", "BYRD_WV", "LOTT_MS")
@@ -178,3 +184,20 @@ def test_plots_without_matplotlib_name_the_extra(monkeypatch, call):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ImportError, match=r"found none; pip install .jaxmrf\[plots\]"):
         call()
+
+
+def test_lattice_agreements_draws_every_edge_in_its_place_with_its_value():
+    graph = grid((2, 3))
+    values = np.linspace(0.1, 0.9, graph.num_edges)
+    ax = lattice_agreements(graph.edges, (2, 3), values)
+    lines = ax.collections[0]
+    np.testing.assert_allclose(lines.get_array(), values)
+    lengths = [np.abs(np.diff(segment, axis=0)).sum() for segment in lines.get_segments()]
+    np.testing.assert_allclose(lengths, 1)
+    assert len(ax.collections[1].get_offsets()) == 6
+
+
+def test_lattice_agreements_refuses_draws():
+    graph = grid((2, 3))
+    with pytest.raises(ValueError, match=r"one agreement an edge \(7\), got shape \(5, 7\)"):
+        lattice_agreements(graph.edges, (2, 3), np.ones((5, 7)))
