@@ -14,7 +14,7 @@ from numpyro.infer.gibbs import with_conditioning
 
 from jaxmrf.distributions import ChineseRestaurantProcess, Ising
 from jaxmrf.graphs import grid
-from jaxmrf.infer import GroupExchange, group_exchange
+from jaxmrf.infer import ConcentrationGibbs, ExchangeMH, GroupExchange, MRFGibbs, group_exchange
 from jaxmrf.testing import prior_invariance
 
 CHAIN = grid((1, 3))
@@ -186,6 +186,37 @@ def test_init_params_are_unconstrained_alone_and_constrained_in_a_composite(key)
     alone = kernel.init(key, 0, start, (VOTES,), {})
     np.testing.assert_allclose(alone.z["phi"], jax.nn.sigmoid(start["phi"]), rtol=1e-6)
     assert kernel.get_diagnostics_str(alone) == "groups=2, acc. prob=0.00"
+
+
+def test_block_runs_beside_those_of_concentration_and_fields(key):
+    def model(x):
+        alpha = numpyro.sample("alpha", dist.Gamma(2.0, 2.0))
+        groups = numpyro.sample("groups", ChineseRestaurantProcess(alpha, 4))
+        with numpyro.plate("atoms", 5):
+            pair = numpyro.sample("pair", dist.Normal().expand([2]).to_event(1))
+        shift = numpyro.sample("shift", dist.Normal())
+        coupling, pull = pair[groups].T
+        fields = shift + jnp.zeros(4).at[SQUARE.edges].add(pull[:, None])
+        numpyro.sample("x", Ising(SQUARE, coupling, fields, max_configurations=1), obs=x)
+
+    kernel = MRFGibbs(
+        [
+            (GroupExchange(model), ["groups", "pair"]),
+            (ConcentrationGibbs(model), ["alpha"]),
+            (ExchangeMH(model), ["shift"]),
+        ]
+    )
+    assert "groups, pair -> GroupExchange: parametrise x, the kernel cancels log Z" in kernel.plan(
+        VOTES[0]
+    )
+
+    def run(key):
+        mcmc = MCMC(kernel, num_warmup=1, num_samples=2, progress_bar=False)
+        mcmc.run(key, VOTES[0])
+        return mcmc.get_samples()
+
+    shapes = {name: leaf.shape for name, leaf in jax.eval_shape(run, key).items()}
+    assert shapes == {"alpha": (2,), "groups": (2, 4), "pair": (2, 5, 2), "shift": (2,)}
 
 
 def general(x, *, atoms=None, tie=lambda phi, groups: phi[groups], prior=None, extra=None):
