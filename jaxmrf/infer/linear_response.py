@@ -25,6 +25,8 @@ from jaxmrf.nonparametric.label_updates import DEFAULT_RULE, LabelRule
 __all__ = ["LinearResponse", "LinearResponseState"]
 
 
+# a few matrices of edges x edges; 15 snapshots an edge would take no less memory than they do
+_MAX_EDGES = 20_000
 # logits; runs that settle stay below 3, in runs that do not errors grow to 10 and more
 _MAX_ERROR = 4.0
 
@@ -115,6 +117,11 @@ class LinearResponse:
 
     def prepare(self, states, graph: Graph):
         """Agreement counts of every edge, and the pseudo-likelihood estimate to start from."""
+        if graph.num_edges > _MAX_EDGES:
+            raise ValueError(
+                f"LinearResponse: expected at most {_MAX_EDGES} edges, whose covariance fits into "
+                f"memory, got {graph.num_edges}; use StrippedBeta(rule=Parallel())"
+            )
         estimate = untied_estimate(states, graph)
         return LinearResponseData(edge_counts(states, graph), estimate), estimate
 

@@ -220,6 +220,25 @@ def test_graph_wider_than_the_likelihood_takes_is_refused():
             likelihood.prepare(np.zeros((3, graph.num_nodes), np.int8), graph)
 
 
+def test_graph_too_large_for_a_covariance_is_refused():
+    graph = grid((101, 101))
+    with pytest.raises(ValueError, match="LinearResponse: expected at most 20000 edges"):
+        LinearResponse().prepare(np.zeros((3, graph.num_nodes), np.int8), graph)
+
+
+def test_expansion_that_failed_is_reported():
+    """After warm-up alone, and only if the error is large."""
+    labels, values = jnp.zeros(4, jnp.int32), jnp.full(5, 0.5)
+    likelihood = LinearResponse(num_chains=2, num_snapshots=1)
+    data, _ = likelihood.prepare(np.asarray(VOTES), SQUARE)
+    state = likelihood.init(jax.random.key(0), labels, values, data, SQUARE, num_warmup=2)
+    for error, num_steps, expected in [(9.0, 2, True), (9.0, 1, False), (0.5, 2, False)]:
+        core = state.core._replace(surrogate_error=jnp.array(error))
+        found = state._replace(core=core, num_steps=jnp.array(num_steps))
+        assert bool(found.is_inexact) is expected
+    assert "not to be trusted" in likelihood.inexactness_message
+
+
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
