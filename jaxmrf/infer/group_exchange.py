@@ -66,6 +66,10 @@ class GroupExchange(BlockKernel):
     auxiliary realisation of each field behind which they stand, exact for small fields; for others
     the field's ``num_sweeps`` of Gibbs sampling, whose error reaches the posterior.
 
+    Labels are proposed from their prior, so fewer proposals are accepted the more observations and
+    the more numbers an atom has. Watch ``accept_labels``: where it is near zero, the groups stay
+    those of the start; then run several chains and start them by ``init_params``.
+
     Args:
         model: A model with one latent ``ChineseRestaurantProcess`` over edges, nodes or other
             items, and one latent site of atoms, continuous, "groups ...", in one plate.
