@@ -101,7 +101,7 @@ def run(size: str, out: Path) -> list[dict[str, Any]]:
                 size,
                 compile_s=timing.compile_s,
                 run_s=timing.run_s,
-                quality={"paper_s": PAPER_EXACT_S.get(num_items)},
+                quality={"paper_s": PAPER_EXACT_S[num_items]} if num_items in PAPER_EXACT_S else {},
                 num_items=num_items,
                 replicates=1,
             )
