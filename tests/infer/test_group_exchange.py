@@ -113,6 +113,7 @@ def tied(x, *, concentration=1.0, max_groups=4):
         numpyro.sample("x", Ising.from_agreement(SQUARE, phi[groups]), obs=x)
 
 
+@pytest.mark.slow
 def test_posterior_equals_the_exact_one_on_a_cycle(key):
     truth = Ising.from_agreement(SQUARE, jnp.array([0.85, 0.3, 0.85, 0.3]))
     data = truth.sample(key, (10,))

@@ -105,6 +105,7 @@ def test_estimate_is_the_maximum_of_the_likelihood(key, data, labels):
     assert fit.num_iters == len(fit.history.gain) == 20
 
 
+@pytest.mark.slow
 def test_start_of_an_ising_model_is_zero_and_fields_are_fitted(key):
     graph = Graph(2, [(0, 1)])
     data = np.array([[0, 0]] * 30 + [[1, 1]] * 40 + [[1, 0]] * 20 + [[0, 1]] * 10)
@@ -142,6 +143,7 @@ def test_particles_too_few_for_the_parameters_are_reported(key, data, capsys):
     np.testing.assert_array_equal(fit.parameters, again.parameters)
 
 
+@pytest.mark.slow
 def test_estimate_at_infinity_takes_bounded_steps(key):
     copies = np.repeat([[0], [1]], 9, axis=1)
     fit = fit_monte_carlo_likelihood(key, copies, GRAPH, parameters=jnp.zeros(12), build=BUILD)
