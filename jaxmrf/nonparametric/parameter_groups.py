@@ -30,7 +30,7 @@ def sort_groups(
 
 def cluster(
     estimates: Float[Array, " items"],
-    num_clusters: Float[Array, ""] | float,
+    num_clusters: Float[Array, ""] | Int[Array, ""] | float,
     values: Float[Array, " groups"],
 ) -> tuple[Int[Array, " items"], Float[Array, " groups"]]:
     """Labels and centres of a k-means clustering, by scikit-learn, also under ``jit``.

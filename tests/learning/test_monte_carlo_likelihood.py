@@ -137,7 +137,8 @@ def test_particles_too_few_for_the_parameters_are_reported(key, data, capsys):
     options = {"parameters": jnp.zeros(12), "build": BUILD, "num_particles": 12}
     fit = fit_monte_carlo_likelihood(key, data, GRAPH, progress=True, **options)
     assert fit.history.is_truncated[-5:].all() and not fit.is_converged
-    assert np.abs(fit.parameters).max() < 5
+    # a round moves no parameter by more than 1: rounds 11 to 20 average to 15.5 at most
+    assert np.abs(fit.parameters).max() <= 15.5
     assert "20/20" in capsys.readouterr().err
     again = fit_monte_carlo_likelihood(key, data, GRAPH, plan=PLAN, **options)
     np.testing.assert_array_equal(fit.parameters, again.parameters)
