@@ -55,12 +55,13 @@ def board_data(key, num_items=400):
     return is_present, field.sample(key, (num_items,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "likelihood",
     [
         ExactLikelihood(),
-        pytest.param(LinearResponse(max_exact_width=4), marks=pytest.mark.slow),
-        pytest.param(LinearResponse(num_chains=100), marks=pytest.mark.slow),
+        LinearResponse(max_exact_width=4),
+        LinearResponse(num_chains=100),
     ],
 )
 def test_posterior_presence_separates_edges_from_independence(key, likelihood):
