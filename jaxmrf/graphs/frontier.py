@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from jaxmrf.graphs.graph import Graph
 from jaxmrf.types import Leaf
 
-__all__ = ["FrontierPlan", "frontier_plan"]
+__all__ = ["FrontierPlan", "frontier_plan", "is_narrow"]
 
 
 @jax.tree_util.register_dataclass
@@ -87,6 +87,20 @@ def frontier_plan(
             )
         order = tuple(order.tolist())
     return _frontier_plan(graph, order, max_width)
+
+
+def is_narrow(graph: Graph, max_width: int) -> bool:
+    """Whether ``frontier_plan`` finds a plan of at most this width.
+
+    Args:
+        graph: The graph.
+        max_width: Largest number of nodes remembered at once.
+    """
+    try:
+        frontier_plan(graph, max_width=max_width)
+    except ValueError:
+        return False
+    return True
 
 
 @lru_cache(maxsize=64)

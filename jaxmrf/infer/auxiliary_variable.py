@@ -12,7 +12,7 @@ from typing import Literal
 
 import jax
 
-from jaxmrf.graphs import Graph, frontier_plan
+from jaxmrf.graphs import Graph, frontier_plan, is_narrow
 from jaxmrf.infer._edge_counts import edge_counts, untied_estimate
 from jaxmrf.nonparametric import group_auxiliary
 from jaxmrf.nonparametric.base_measures import BaseMeasure
@@ -110,7 +110,7 @@ class AuxiliaryVariable:
         """Agreement counts and source of particles, and the pseudo-likelihood estimate."""
         method = self.particles
         if method == "auto":
-            method = "exact" if _is_narrow(graph, _MAX_AUTO_WIDTH) else "gibbs"
+            method = "exact" if is_narrow(graph, _MAX_AUTO_WIDTH) else "gibbs"
         if method == "exact":
             frontier_plan(graph)  # refuses wide graphs before the first step
         estimate = untied_estimate(states, graph)
@@ -152,11 +152,3 @@ class AuxiliaryVariable:
             num_value_steps=self.num_value_steps,
             value_scale=self.value_scale,
         )
-
-
-def _is_narrow(graph: Graph, max_width: int) -> bool:
-    try:
-        frontier_plan(graph, max_width=max_width)
-    except ValueError:
-        return False
-    return True

@@ -32,7 +32,7 @@ from jaxmrf.infer._auxiliary import draw_auxiliary, log_auxiliary_ratio
 from jaxmrf.infer._block import BlockKernel, abstract_sites, is_composite
 from jaxmrf.infer._evidence import dependant_sites
 from jaxmrf.infer.unnormalized import UnnormalizedModel, mrf_parents
-from jaxmrf.nonparametric.dirichlet_process import group_sizes
+from jaxmrf.nonparametric.dirichlet_process import group_sizes, propose_label
 from jaxmrf.nonparametric.parameter_groups import sort_groups
 
 __all__ = ["GroupExchange", "GroupExchangeState"]
@@ -274,10 +274,7 @@ def _propose_label(key, labels, atoms, item, concentration, fresh) -> _Proposal:
     """
     num_groups = atoms.shape[0]
     sizes = group_sizes(labels, num_groups).at[labels[item]].add(-1)
-    ends = jnp.cumsum(sizes)
-    target = jax.random.uniform(key) * (ends[-1] + concentration)
-    is_new = target >= ends[-1]
-    slot = jnp.where(is_new, jnp.argmin(sizes), jnp.minimum((ends <= target).sum(), num_groups - 1))
+    slot, is_new = propose_label(jax.random.uniform(key), sizes, concentration)
     filled = _where_group(sizes > 0, atoms, fresh)
     grouping = sort_groups(labels.at[item].set(slot.astype(labels.dtype)), filled)
     is_lost = is_new & (sizes > 0).all()

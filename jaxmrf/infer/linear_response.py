@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxmrf.graphs import Graph, frontier_plan, sweep_plan
+from jaxmrf.graphs import Graph, frontier_plan, is_narrow, sweep_plan
 from jaxmrf.infer._edge_counts import edge_counts, untied_estimate
 from jaxmrf.nonparametric import expansion, group_corrected
 from jaxmrf.nonparametric.base_measures import BaseMeasure
@@ -25,7 +25,7 @@ from jaxmrf.nonparametric.label_updates import DEFAULT_RULE, LabelRule
 __all__ = ["LinearResponse", "LinearResponseState"]
 
 
-# a few matrices of edges x edges; 15 snapshots an edge would take no less memory than they do
+# two matrices of edges x edges are kept, 3 GB; 15 samples an edge, a byte each, would take more
 _MAX_EDGES = 20_000
 # logits; runs that settle stay below 3, in runs that do not errors grow to 10 and more
 _MAX_ERROR = 4.0
@@ -188,13 +188,7 @@ class LinearResponse:
         return group_corrected.recenter(rng_key, state.core, self._expand(graph)).surrogate_error
 
     def _is_exact(self, graph: Graph) -> bool:
-        if self.max_exact_width < 1:
-            return False
-        try:
-            frontier_plan(graph, max_width=self.max_exact_width)
-        except ValueError:
-            return False
-        return True
+        return self.max_exact_width > 0 and is_narrow(graph, self.max_exact_width)
 
     def _expand(self, graph: Graph) -> group_corrected.Expand:
         if self._is_exact(graph):

@@ -22,6 +22,7 @@ __all__ = [
     "group_sizes",
     "is_canonical",
     "log_prob",
+    "propose_label",
     "ranks",
 ]
 
@@ -63,6 +64,28 @@ def draw(key: Key, concentration: Float[Array, ""] | float, num_items: int) -> I
 
     start = jnp.full(num_items, -1, dtype=jnp.int32)
     return jax.lax.scan(body, start, (order, is_new, earlier))[0]
+
+
+def propose_label(
+    uniform: Float[Array, ""],
+    sizes: Float[Array, " groups"] | Int[Array, " groups"],
+    concentration: Float[Array, ""] | float,
+) -> tuple[Int[Array, ""], Bool[Array, ""]]:
+    """The label of one item from its prior given the others': a slot, and whether it is new.
+
+    Args:
+        uniform: A uniform number in [0, 1).
+        sizes: Sizes of all groups without the item.
+        concentration: alpha.
+
+    Returns:
+        The group, for a new one the first empty slot, and whether it is new.
+    """
+    ends = jnp.cumsum(sizes)
+    target = uniform * (ends[-1] + concentration)
+    is_new = target >= ends[-1]
+    slot = jnp.minimum((ends <= target).sum(), ends.size - 1)
+    return jnp.where(is_new, jnp.argmin(sizes), slot), is_new
 
 
 def group_sizes(labels: Int[Array, " items"], max_groups: int) -> Int[Array, " groups"]:

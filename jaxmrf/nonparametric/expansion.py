@@ -133,13 +133,14 @@ def by_sampling(
     means = jnp.clip(means, _SMALLEST, 1 - _SMALLEST)
     covariance = products - jnp.outer(agreements, agreements)
     shrinkage = _SHRINKAGE * min(1.0, _SAMPLES_PER_EDGE * graph.num_edges / num_samples)
-    covariance = (1 - shrinkage) * covariance + shrinkage * jnp.diag(jnp.diag(covariance))
-    variances = jnp.maximum(means * (1 - means), jnp.diag(covariance))
+    variances = jnp.diag(covariance)
+    covariance = jnp.fill_diagonal((1 - shrinkage) * covariance, variances, inplace=False)
+    variances = jnp.maximum(means * (1 - means), variances)
     variances = variances + _SAMPLES_PER_EDGE / num_samples
     return _expansion(center, means, covariance, variances), particles
 
 
 def _expansion(center, means, covariance, variances) -> Expansion:
     response = covariance / variances
-    response = response - jnp.diag(jnp.diag(response))
+    response = jnp.fill_diagonal(response, 0, inplace=False)
     return Expansion(center, logit(means) - center, covariance, response)

@@ -20,7 +20,7 @@ from jax.scipy.special import logit
 
 from jaxmrf.nonparametric import group_values
 from jaxmrf.nonparametric.base_measures import LARGEST_LOGIT, BaseMeasure
-from jaxmrf.nonparametric.dirichlet_process import group_sizes
+from jaxmrf.nonparametric.dirichlet_process import group_sizes, propose_label
 from jaxmrf.nonparametric.group_exact import EdgeCounts
 from jaxmrf.nonparametric.parameter_groups import sort_groups
 from jaxmrf.nonparametric.particle_sources import Source
@@ -210,11 +210,8 @@ def _update_labels(key, sampler, state, concentration, num_proposals):
         key_choice, key_value, key_draw, key_accept = jax.random.split(key, 4)
         sizes = group_sizes(labels, num_groups).at[labels[edge]].add(-1)
         has_free = (sizes == 0).any()
-        ends = jnp.cumsum(sizes)
-        target = jax.random.uniform(key_choice, (num_proposals,)) * (ends[-1] + concentration)
-        is_new = target >= ends[-1]
-        slots = jnp.minimum((ends <= target[:, None]).sum(axis=1), num_groups - 1)
-        slots = jnp.where(is_new, jnp.argmin(sizes), slots)
+        uniforms = jax.random.uniform(key_choice, (num_proposals,))
+        slots, is_new = jax.vmap(lambda u: propose_label(u, sizes, concentration))(uniforms)
         fresh = _bounded_logit(sampler.base.sample(key_value, (num_proposals,)))
         proposals = jnp.where(is_new, fresh, logits[slots])
         current = logits[labels]

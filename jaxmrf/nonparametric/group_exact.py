@@ -167,9 +167,12 @@ def _update_values(key, logits, labels, is_present, has_data, model, graph, plan
         field = Ising(couplings, jnp.zeros(graph.num_nodes, logits.dtype))
         return transfer.log_z(field, graph, plan) + couplings.sum()
 
-    def evaluate(logits):
+    def moments(logits):
         value, means = jax.value_and_grad(log_z)(logits)
-        covariance = jax.jacfwd(jax.grad(log_z))(logits)
+        return means, (value, means)
+
+    def evaluate(logits):
+        covariance, (value, means) = jax.jacfwd(moments, has_aux=True)(logits)
         log_prior = jnp.where(has_data, log_density(logits, base), 0.0).sum()
         frame = group_values.newton_frame(
             logits, totals - model.num_items * means, model.num_items * covariance, has_data, base

@@ -61,10 +61,8 @@ def newton_frame(
         base: G0.
         max_step: Bound on every entry of the step.
     """
-    slope = jax.grad(lambda w: log_density(w, base).sum())(logits)
-    curvature = jax.jvp(
-        jax.grad(lambda w: log_density(w, base).sum()), (logits,), (jnp.ones_like(logits),)
-    )[1]
+    slopes = jax.grad(lambda logits: log_density(logits, base).sum())
+    slope, curvature = jax.jvp(slopes, (logits,), (jnp.ones_like(logits),))
     pair = is_used[:, None] & is_used
     precision = jnp.where(pair, information, 0.0)
     diagonal = jnp.maximum(-curvature, 0.0) + _RIDGE * jnp.diag(precision) + _SMALLEST_PRECISION

@@ -22,7 +22,7 @@ from jax.nn import log_sigmoid
 from jax.scipy.special import betaln, digamma, logsumexp, polygamma
 
 from jaxmrf.nonparametric.base_measures import LARGEST_LOGIT, BaseMeasure, draw_logits
-from jaxmrf.nonparametric.dirichlet_process import group_sizes
+from jaxmrf.nonparametric.dirichlet_process import group_sizes, propose_label
 from jaxmrf.nonparametric.edge_messages import EdgeMessages, if_present
 from jaxmrf.types import Array, Bool, Float, Int, Key
 
@@ -288,12 +288,9 @@ class Metropolis:
 
     def choose(self, random, edge, concentration, base):
         """The label after all proposals."""
-        ends = jnp.cumsum(edge.sizes)
         chosen, logit = jnp.where(edge.is_alone, -1, edge.label), edge.logit
         for uniform, fresh, log_threshold in zip(*random, strict=True):
-            target = uniform * (ends[-1] + concentration)
-            is_new = target >= ends[-1]
-            slot = jnp.minimum((ends <= target).sum(), ends.size - 1)
+            slot, is_new = propose_label(uniform, edge.sizes, concentration)
             proposal = jnp.where(is_new, fresh, edge.logits[slot])
             log_ratio = edge.log_likelihood(proposal) - edge.log_likelihood(logit)
             is_accepted = log_threshold < log_ratio

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import logit
 
 from jaxmrf.logspace import draw_log_gamma
 from jaxmrf.nonparametric import edge_messages, label_updates, split_merge
-from jaxmrf.nonparametric.base_measures import LARGEST_LOGIT, BaseMeasure
+from jaxmrf.nonparametric.base_measures import BaseMeasure
 from jaxmrf.nonparametric.dirichlet_process import group_sizes
+from jaxmrf.nonparametric.group_values import fill_empty
 from jaxmrf.nonparametric.label_updates import DEFAULT_RULE, LabelRule
 from jaxmrf.types import Array, Bool, Float, Int, Key
 
@@ -127,8 +127,7 @@ def sweep(
     """
     key_weights, key_values, key_slices, key_choice = jax.random.split(key, 4)
     is_used = group_sizes(labels, logits.size) > 0
-    fresh = logit(base.sample(key_values, logits.shape))
-    logits = jnp.where(is_used, logits, jnp.clip(fresh, -LARGEST_LOGIT, LARGEST_LOGIT))
+    logits = fill_empty(key_values, logits, is_used, base)
     weights, rest = _draw_weights(key_weights, labels, logits.size, concentration)
 
     # in (0, pi], so that an edge's own group always competes

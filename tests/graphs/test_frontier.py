@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from examples import GRAPHS
 
-from jaxmrf.graphs import Graph, binary_tree, frontier_plan, grid, random_regular, torus
+from jaxmrf.graphs import Graph, binary_tree, frontier_plan, grid, is_narrow, random_regular, torus
 
 RANDOM = Graph.from_networkx(nx.gnm_random_graph(30, 45, seed=1))
 CASES = {**GRAPHS, "random": RANDOM, "two parts": Graph(7, [(5, 6), (0, 1), (1, 2), (0, 2)])}
@@ -119,3 +119,7 @@ def test_order_that_is_no_permutation_raises(order):
     message = r"frontier_plan: expected order to be a permutation of 0\.\.2, got .*every node once"
     with pytest.raises(ValueError, match=message):
         frontier_plan(Graph(3, [(0, 1)]), order=order)
+
+
+def test_grid_is_as_narrow_as_its_plan():
+    assert is_narrow(grid((4, 4)), 5) and not is_narrow(grid((4, 4)), 4)
