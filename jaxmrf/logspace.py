@@ -11,7 +11,21 @@ import jax.numpy as jnp
 
 from jaxmrf.types import Array, Float, Int, Key
 
-__all__ = ["draw_from_relative_logits", "draw_log_gamma", "log_softmax_relative"]
+__all__ = [
+    "draw_from_relative_logits",
+    "draw_log_beta",
+    "draw_log_gamma",
+    "log1mexp",
+    "log_softmax_relative",
+]
+
+
+def log1mexp(log_prob: Float[Array, "*rest"]) -> Float[Array, "*rest"]:
+    """Log of 1 - p from log p <= 0, at full relative precision at both ends; -inf at p = 1."""
+    is_large = log_prob > -0.6931472
+    # each branch sees a harmless argument where the other is taken, or gradients would be NaN
+    large = jnp.log(-jnp.expm1(jnp.where(is_large, log_prob, -1)))
+    return jnp.where(is_large, large, jnp.log1p(-jnp.exp(jnp.where(is_large, -1, log_prob))))
 
 
 def log_softmax_relative(
@@ -79,3 +93,19 @@ def draw_log_gamma(key: Key, shape: Float[Array, "*rest"]) -> Float[Array, "*res
     # Gamma(a) = Gamma(a + 1) U^(1 / a)
     log_uniform = -jax.random.exponential(key_boost, shape.shape, shape.dtype)
     return logs + jnp.where(is_small, log_uniform / shape, 0)
+
+
+def draw_log_beta(
+    key: Key, on: Float[Array, "*rest"], off: Float[Array, "*rest"]
+) -> tuple[Float[Array, "*rest"], Float[Array, "*rest"]]:
+    """Logs of p and of 1 - p, p from Beta(on, off); small parameters do not make p underflow.
+
+    Args:
+        key: Random key.
+        on: First parameters, positive.
+        off: Second parameters, positive.
+    """
+    key_on, key_off = jax.random.split(key)
+    log_on, log_off = draw_log_gamma(key_on, on), draw_log_gamma(key_off, off)
+    log_sum = jnp.logaddexp(log_on, log_off)
+    return log_on - log_sum, log_off - log_sum

@@ -9,6 +9,10 @@ states            values 0..num_states-1 of one variable
 chains            independent copies of the field, last in memory
 items             observations, the rows of a data matrix
 groups            slots of a buffer that holds the distinct values of tied parameters
+features          slots of a buffer that holds the features of one layer of a factor model
+parents           features of the layer above, after them the leak unit if there is one
+objects           observations of a factor model, which have features
+dims              measurements of one object
 block             the nodes of one neighbour table: a class of degrees, or a tile of a sweep
 degree            neighbour slots of a block, padded to the largest degree in it
 rows              states in the order of a sweep plan, its padding included

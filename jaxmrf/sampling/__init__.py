@@ -1,5 +1,5 @@
 """Draw: pure kernels, each an ``init`` and a ``step``."""
 
-from jaxmrf.sampling import gibbs, perfect
+from jaxmrf.sampling import gibbs, perfect, rejection, slice
 
-__all__ = ["gibbs", "perfect"]
+__all__ = ["gibbs", "perfect", "rejection", "slice"]

@@ -1,0 +1,144 @@
+r"""What stands below a layer of features, as seen by one feature at a time.
+
+A column (one feature, all objects) is drawn from :math:`p(z_{nk} \mid \text{rest}) \propto
+p(z_{nk} \mid \text{parents})\, p(\text{below} \mid z_{nk})`, in parallel over objects. Below are
+the observations, or another layer of features. The latter comes with a factor that couples the
+objects: infinitely many features must stay off, :math:`e^{-\alpha\psi(N)}`, where N counts for
+how many objects each parent is on. A column is proposed without that factor and accepted or
+rejected as a whole with it.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from jaxmrf.models.noisy_or import CauseSums, add_cause, log_on_ratio, no_causes, remove_cause
+from jaxmrf.nonparametric import noisy_or_layer
+from jaxmrf.nonparametric.indian_buffet import quadrature
+from jaxmrf.types import Array, Bool, Float, Int, Key
+
+__all__ = ["Child", "NoisyOrChild", "NoisyOrChildCache"]
+
+
+class Child(Protocol):
+    """What the update of a column asks of the layer or the observations below."""
+
+    def prepare(self, features: Bool[Array, "features objects"]) -> Any:
+        """Cache of everything that depends on all columns."""
+
+    def log_odds(self, cache: Any, index, column) -> Float[Array, " objects"]:
+        """Log-probability below with the feature on, minus with it off."""
+
+    def replace(self, key: Key, cache: Any, index, column, proposed) -> tuple[Any, Array]:
+        """Cache and column after the proposal, which may be refused as a whole."""
+
+
+class NoisyOrChildCache(NamedTuple):
+    """Causes of the features below.
+
+    Attributes:
+        sums: Log-failures that sum to L, features below by objects.
+        num_uses: N_j, for how many objects each parent is on.
+        log_nodes: Quadrature nodes of psi, logs of frequencies.
+        node_weights: Their weights.
+        log_absence: log f at the nodes.
+        mean_uses: -f'(0).
+    """
+
+    sums: CauseSums
+    num_uses: Float[Array, " parents"]
+    log_nodes: Array
+    node_weights: Array
+    log_absence: Array
+    mean_uses: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class NoisyOrChild:
+    """A layer of features as the child of another.
+
+    Attributes:
+        features: Which features below are on.
+        is_active: Which of them count: those that somebody has; the others are integrated out.
+        log_weights: log V.
+        log_failures: log(1 - V); the first row is the leak's if there is one.
+        concentration: alpha of the layer below; zero if its features are a fixed finite set.
+        strength: c of that layer.
+        offset: b of that layer.
+        has_leak: Whether the first parent is the leak.
+    """
+
+    features: Bool[Array, "features objects"]
+    is_active: Bool[Array, " features"]
+    log_weights: Float[Array, "parents features"]
+    log_failures: Float[Array, "parents features"]
+    concentration: Float[Array, ""]
+    strength: Float[Array, ""]
+    offset: Float[Array, ""]
+    has_leak: bool = field(metadata={"static": True})
+
+    def prepare(self, features: Bool[Array, "parents objects"]) -> NoisyOrChildCache:
+        """Sums over all causes of every feature below, one parent after the other."""
+        parents = with_leak(features, self.log_failures)
+        num_uses = parents.sum(axis=1).astype(self.log_failures.dtype)
+        order = jnp.argsort(num_uses == 0, stable=True)
+
+        def add(i, sums):
+            j = order[i]
+            return add_cause(sums, self.log_failures[j][:, None], parents[j][None])
+
+        num_objects = features.shape[1]
+        empty = no_causes(self.features.shape, (1, num_objects), self.log_failures.dtype)
+        sums = jax.lax.fori_loop(0, (num_uses > 0).sum(), add, empty)
+        mean_uses = noisy_or_layer.mean_uses(num_uses, self.strength, self.offset).sum()
+        nodes, weights, _ = quadrature(mean_uses)
+        log_absence = noisy_or_layer.log_absence(nodes, num_uses, self.strength, self.offset)
+        return NoisyOrChildCache(sums, num_uses, nodes, weights, log_absence, mean_uses)
+
+    def log_odds(self, cache, index, column) -> Float[Array, " objects"]:
+        """The sum over active features: log1p(V e^L / (1 - e^L)) where on, log(1 - V) where off."""
+        row = index + self.has_leak
+        failure = self.log_failures[row][:, None]
+        log_off = remove_cause(cache.sums, failure, column[None]).log_off()
+        on = log_on_ratio(log_off, self.log_weights[row][:, None])
+        change = jnp.where(self.features, on, failure)
+        return jnp.where(self.is_active[:, None], change, 0).sum(axis=0)
+
+    def replace(self, key, cache, index, column, proposed):
+        """Accept the column with min(1, exp(-alpha change of psi))."""
+        counts = jnp.stack([column.sum(), proposed.sum()]).astype(cache.num_uses.dtype)
+        arguments = (counts, self.strength, self.offset)
+        terms = noisy_or_layer.log_absence_terms(cache.log_nodes, *arguments)
+        uses = noisy_or_layer.mean_uses(*arguments)
+        log_absence = cache.log_absence + (terms[1] - terms[0])
+        mean_uses = cache.mean_uses + (uses[1] - uses[0])
+        below = jnp.exp(cache.log_nodes[0]) * (mean_uses - cache.mean_uses)
+        present = jnp.exp(cache.log_absence) - jnp.exp(log_absence)
+        change = (cache.node_weights * present).sum() + below
+        log_uniform = -jax.random.exponential(key)
+        is_accepted = log_uniform < -self.concentration * change
+
+        taken = jnp.where(is_accepted, proposed, column)
+        row = index + self.has_leak
+        failure = self.log_failures[row][:, None]
+        sums = remove_cause(cache.sums, failure, column[None])
+        return NoisyOrChildCache(
+            sums=add_cause(sums, failure, taken[None]),
+            num_uses=cache.num_uses.at[row].set(counts[is_accepted.astype(int)]),
+            log_nodes=cache.log_nodes,
+            node_weights=cache.node_weights,
+            log_absence=jnp.where(is_accepted, log_absence, cache.log_absence),
+            mean_uses=jnp.where(is_accepted, mean_uses, cache.mean_uses),
+        ), taken
+
+
+def with_leak(
+    features: Bool[Array, "features objects"], weights: Float[Array, "parents below"]
+) -> Bool[Array, "parents objects"]:
+    """Parents of a layer: where the weights have a row for it the leak, then the features above."""
+    if len(weights) == len(features):
+        return features
+    return jnp.concatenate([jnp.ones_like(features[:1]), features])

@@ -1,0 +1,190 @@
+r"""Linear-Gaussian observations of binary features, with or without a weight per object.
+
+.. math:: x_n \sim N\Big(\sum_k z_{nk} g_{nk} \theta_k, \sigma^2 I\Big), \quad
+          \theta_k \sim N(0, \tau^2 I), \quad g_{nk} \sim N(0, 1) \text{ or } g_{nk} = 1
+
+Weights g are integrated out where their feature is drawn, and drawn with it. The residual is kept.
+Reference: Courville, Eck & Bengio, "An infinite factor model hierarchy via a noisy-or mechanism",
+NIPS 2009, section 5.1.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxmrf.logspace import draw_log_gamma
+from jaxmrf.types import Array, Bool, Float, Key
+
+__all__ = ["GaussianCache", "GaussianFactors", "draw_gaussian_prior"]
+
+
+class GaussianCache(NamedTuple):
+    """What the update of a column needs.
+
+    Attributes:
+        residual: x minus what the features explain.
+        activations: z g.
+    """
+
+    residual: Float[Array, "objects dims"]
+    activations: Float[Array, "features objects"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class GaussianFactors:
+    """Linear-Gaussian likelihood with its parameters, all conjugate.
+
+    Attributes:
+        data: x.
+        loadings: theta.
+        activations: z g; only read where a feature is on, and only if weights are drawn.
+        noise_variance: sigma^2.
+        loading_variance: tau^2.
+        noise_prior: Shape and rate of the inverse gamma prior of sigma^2, or None if it is known.
+        loading_prior: Those of tau^2, or None.
+        has_weights: Whether every object has a weight g for each of its features.
+        is_learned: Whether the loadings are drawn.
+    """
+
+    data: Float[Array, "objects dims"]
+    loadings: Float[Array, "features dims"]
+    activations: Float[Array, "features objects"]
+    noise_variance: Float[Array, ""]
+    loading_variance: Float[Array, ""]
+    noise_prior: tuple | None = None
+    loading_prior: tuple | None = None
+    has_weights: bool = field(default=False, metadata={"static": True})
+    is_learned: bool = field(default=True, metadata={"static": True})
+
+    def prepare(self, features: Bool[Array, "features objects"]) -> GaussianCache:
+        """The residual, one feature after the other."""
+        activations = jnp.where(features, self.activations if self.has_weights else 1.0, 0.0)
+        is_active = features.any(axis=1)
+        order = jnp.argsort(~is_active, stable=True)
+
+        def explain(i, residual):
+            k = order[i]
+            return residual - activations[k][:, None] * self.loadings[k]
+
+        residual = jax.lax.fori_loop(0, is_active.sum(), explain, self.data)
+        return GaussianCache(residual, activations)
+
+    def log_odds(self, cache, index, column) -> Float[Array, " objects"]:
+        """Log likelihood ratio of the feature on against off."""
+        log_odds, _, _ = self._ratio(cache, index)
+        return log_odds
+
+    def _ratio(self, cache, index):
+        """Log likelihood ratio, and mean and variance of the weight of an object that has it."""
+        loading = self.loadings[index]
+        square = loading @ loading
+        score = (cache.residual @ loading + cache.activations[index] * square) / self.noise_variance
+        precision = square / self.noise_variance
+        if not self.has_weights:
+            return score - precision / 2, jnp.ones_like(score), jnp.zeros(())
+        variance = 1 / (1 + precision)
+        mean = variance * score
+        return (jnp.log(variance) + mean * score) / 2, mean, variance
+
+    def replace(self, key, cache, index, column, proposed):
+        """The column is taken, and weights are drawn for it."""
+        _, mean, variance = self._ratio(cache, index)
+        weight = mean
+        if self.has_weights:
+            weight = mean + jnp.sqrt(variance) * jax.random.normal(key, mean.shape, mean.dtype)
+        activation = jnp.where(proposed, weight, 0)
+        change = activation - cache.activations[index]
+        return GaussianCache(
+            residual=cache.residual - change[:, None] * self.loadings[index],
+            activations=cache.activations.at[index].set(activation),
+        ), proposed
+
+    def renew(self, key: Key, is_active: Bool[Array, " features"]) -> "GaussianFactors":
+        """Loadings of features that nobody has, from their prior."""
+        if not self.is_learned:
+            return self
+        drawn = jnp.sqrt(self.loading_variance) * jax.random.normal(
+            key, self.loadings.shape, self.loadings.dtype
+        )
+        return replace(self, loadings=jnp.where(is_active[:, None], self.loadings, drawn))
+
+    def store(self, cache: GaussianCache) -> "GaussianFactors":
+        """The likelihood with the weights of the cache."""
+        return replace(self, activations=cache.activations) if self.has_weights else self
+
+    def update(self, key: Key, cache: GaussianCache, features) -> "GaussianFactors":
+        """Loadings of features that somebody has, one after the other, then the variances."""
+        keys = jax.random.split(key, 3)
+        is_active = features.any(axis=1)
+        residual, loadings = cache.residual, self.loadings
+        if self.is_learned:
+            residual, loadings = self._draw_loadings(keys[0], cache, is_active)
+        noise, spread = self.noise_variance, self.loading_variance
+        if self.noise_prior is not None:
+            sum_squares = (residual**2).sum()
+            noise = _draw_variance(keys[1], self.noise_prior, residual.size, sum_squares)
+        if self.loading_prior is not None:
+            squares = jnp.where(is_active, (loadings**2).sum(axis=1), 0)
+            num = is_active.sum() * loadings.shape[1]
+            spread = _draw_variance(keys[2], self.loading_prior, num, squares.sum())
+        return replace(
+            self.store(cache), loadings=loadings, noise_variance=noise, loading_variance=spread
+        )
+
+    def _draw_loadings(self, key, cache, is_active):
+        order = jnp.argsort(~is_active, stable=True)
+
+        def draw(i, carry):
+            residual, loadings = carry
+            k = order[i]
+            weight, loading = cache.activations[k], loadings[k]
+            square = weight @ weight
+            precision = square / self.noise_variance + 1 / self.loading_variance
+            mean = (weight @ residual + square * loading) / self.noise_variance / precision
+            noise = jax.random.normal(jax.random.fold_in(key, k), loading.shape, loading.dtype)
+            drawn = mean + noise / jnp.sqrt(precision)
+            return residual - weight[:, None] * (drawn - loading), loadings.at[k].set(drawn)
+
+        return jax.lax.fori_loop(0, is_active.sum(), draw, (cache.residual, self.loadings))
+
+    def grow(self, capacity: int) -> "GaussianFactors":
+        """The same in a larger buffer."""
+        rows = ((0, capacity - len(self.loadings)), (0, 0))
+        return replace(
+            self,
+            loadings=jnp.pad(self.loadings, rows),
+            activations=jnp.pad(self.activations, rows),
+        )
+
+
+def draw_gaussian_prior(
+    key: Key, features: Bool[Array, "features objects"], likelihood: GaussianFactors
+) -> GaussianFactors:
+    """Loadings, weights and data drawn given features and variances.
+
+    Args:
+        key: Random key.
+        features: Which object has which feature.
+        likelihood: Its variances and shapes are used.
+    """
+    key_loading, key_weight, key_data = jax.random.split(key, 3)
+    loadings = likelihood.loadings
+    if likelihood.is_learned:
+        spread = jnp.sqrt(likelihood.loading_variance)
+        loadings = spread * jax.random.normal(key_loading, loadings.shape, loadings.dtype)
+    weights = 1.0
+    if likelihood.has_weights:
+        weights = jax.random.normal(key_weight, features.shape, loadings.dtype)
+    activations = jnp.where(features, weights, 0.0)
+    noise = jax.random.normal(key_data, likelihood.data.shape, loadings.dtype)
+    data = activations.T @ loadings + jnp.sqrt(likelihood.noise_variance) * noise
+    return replace(likelihood, data=data, loadings=loadings, activations=activations)
+
+
+def _draw_variance(key: Key, prior: tuple, num, sum_squares) -> Float[Array, ""]:
+    shape, rate = prior
+    log_gamma = draw_log_gamma(key, jnp.asarray(shape + num / 2, float))
+    return (rate + sum_squares / 2) / jnp.exp(log_gamma)

@@ -1,0 +1,176 @@
+r"""Counts of binary features seen through a noisy-or.
+
+.. math:: x_{nt} \sim \mathrm{Binomial}\Big(C, 1 - \prod_k (1 - z_{nk} W_{kt})\Big), \quad
+          W_{kt} \sim \mathrm{Beta}(a, b)
+
+With C = 1 it is the noisy-or of binary data. Weights are conjugate once every success is
+attributed to the first feature that caused it, in a random order. Reference: Courville, Eck &
+Bengio, "An infinite factor model hierarchy via a noisy-or mechanism", NIPS 2009, section 5.2.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmrf.models.noisy_or import (
+    CauseSums,
+    add_cause,
+    log_on_ratio,
+    no_causes,
+    remove_cause,
+)
+from jaxmrf.nonparametric.noisy_or_layer import Weights, draw_weight_rows
+from jaxmrf.types import Array, Bool, Float, Int, Key
+
+__all__ = ["Cells", "NoisyOrFactors", "find_cells"]
+
+
+class Cells(NamedTuple):
+    """Cells of the data matrix with a success, which are the ones that need a cause.
+
+    Attributes:
+        rows: Object of each.
+        columns: Measurement of each.
+        counts: Successes.
+    """
+
+    rows: Int[Array, " cells"]
+    columns: Int[Array, " cells"]
+    counts: Float[Array, " cells"]
+
+
+def find_cells(counts, is_observed) -> Cells:
+    """The observed cells with a success, of concrete data."""
+    rows, columns = np.nonzero(np.where(is_observed, counts, 0))
+    values = np.asarray(counts)[rows, columns].astype(np.float32)
+    return Cells(jnp.asarray(rows), jnp.asarray(columns), jnp.asarray(values))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class NoisyOrFactors:
+    """Binomial noisy-or likelihood with its weights.
+
+    Attributes:
+        successes: x, zero where a cell is missing.
+        failures: C - x, zero where a cell is missing.
+        cells: The cells that may have a success.
+        log_weights: log W.
+        log_failures: log(1 - W).
+        prior: a and b.
+        is_learned: Whether the weights are drawn.
+    """
+
+    successes: Float[Array, "objects dims"]
+    failures: Float[Array, "objects dims"]
+    cells: Cells
+    log_weights: Float[Array, "features dims"]
+    log_failures: Float[Array, "features dims"]
+    prior: tuple = (1.0, 1.0)
+    is_learned: bool = field(default=True, metadata={"static": True})
+
+    def prepare(self, features: Bool[Array, "features objects"]) -> CauseSums:
+        """Sums of log-failures over the features of every object."""
+        is_active = features.any(axis=1)
+        order = jnp.argsort(~is_active, stable=True)
+
+        def add(i, sums):
+            k = order[i]
+            return add_cause(sums, self.log_failures[k], features[k][:, None])
+
+        num_objects = features.shape[1]
+        empty = no_causes(self.successes.shape, (num_objects, 1), self.log_failures.dtype)
+        return jax.lax.fori_loop(0, is_active.sum(), add, empty)
+
+    def log_odds(self, cache: CauseSums, index, column) -> Float[Array, " objects"]:
+        """Log likelihood ratio of the feature on against off."""
+        failure = self.log_failures[index]
+        off = remove_cause(cache, failure, column[:, None]).log_off()
+        on = log_on_ratio(off, self.log_weights[index])
+        gain = jnp.where(self.successes > 0, self.successes * on, 0)
+        return (gain + self.failures * failure).sum(axis=1)
+
+    def replace(self, key, cache: CauseSums, index, column, proposed):
+        """The column is taken."""
+        failure = self.log_failures[index]
+        sums = remove_cause(cache, failure, column[:, None])
+        return add_cause(sums, failure, proposed[:, None]), proposed
+
+    def renew(self, key: Key, is_active: Bool[Array, " features"]) -> "NoisyOrFactors":
+        """Weights of features that nobody has, from their prior."""
+        if not self.is_learned:
+            return self
+        none = jnp.zeros_like(self.log_weights)
+        drawn, failures = self._draw_weights(key, none, none)
+        is_active = is_active[:, None]
+        return replace(
+            self,
+            log_weights=jnp.where(is_active, self.log_weights, drawn),
+            log_failures=jnp.where(is_active, self.log_failures, failures),
+        )
+
+    def store(self, cache: CauseSums) -> "NoisyOrFactors":
+        """The likelihood itself: objects have no variables of their own."""
+        return self
+
+    def update(self, key: Key, cache: CauseSums, features) -> "NoisyOrFactors":
+        """Weights given causes of all successes, which are drawn."""
+        if not self.is_learned:
+            return self
+        key_cause, key_weight = jax.random.split(key)
+        counts = self._draw_causes(key_cause, features)
+        log_weights, log_failures = self._draw_weights(key_weight, *counts)
+        return replace(self, log_weights=log_weights, log_failures=log_failures)
+
+    def _draw_weights(self, key, successes, failures) -> Weights:
+        a, b = self.prior
+        return draw_weight_rows(key, a + successes, b + failures)
+
+    def _draw_causes(self, key: Key, features):
+        """Successes that each feature caused, and failures of features that were asked.
+
+        One feature after the other in a random order takes a binomial share of what is left.
+        """
+        key_order, key_share = jax.random.split(key)
+        is_active = features.any(axis=1)
+        order = jnp.argsort(jnp.where(is_active, jax.random.uniform(key_order, is_active.shape), 2))
+        rows, columns, num_left = self.cells
+        num_dims = self.successes.shape[1]
+        # sums over the features not yet asked; that of the last one is exactly its own term
+        sums = self.prepare(features)
+        left = CauseSums(
+            sums.high[rows, columns], sums.low[rows, columns], sums.num_causes[rows, 0]
+        )
+
+        def share(i, carry):
+            num_left, left, successes, failures = carry
+            k = order[i]
+            is_on, failure = features[k][rows], self.log_failures[k][columns]
+            chance = jnp.exp(self.log_weights[k][columns]) / jnp.abs(jnp.expm1(left.log_off()))
+            chance = jnp.where(left.num_causes == 1, 1, jnp.minimum(chance, 1))
+            chance = jnp.where(is_on, chance, 0)
+            key_cell = jax.random.fold_in(key_share, k)
+            taken = jax.random.binomial(key_cell, num_left, chance)
+            num_left = num_left - taken
+            left = remove_cause(left, failure, is_on)
+            others = jax.ops.segment_sum(jnp.where(is_on, num_left, 0), columns, num_dims)
+            missed = features[k].astype(self.failures.dtype) @ self.failures
+            successes = successes.at[k].set(jax.ops.segment_sum(taken, columns, num_dims))
+            return num_left, left, successes, failures.at[k].set(missed + others)
+
+        none = jnp.zeros_like(self.log_weights)
+        carry = (num_left, left, none, none)
+        *_, successes, failures = jax.lax.fori_loop(0, is_active.sum(), share, carry)
+        return successes, failures
+
+    def grow(self, capacity: int) -> "NoisyOrFactors":
+        """The same in a larger buffer."""
+        rows = ((0, capacity - len(self.log_weights)), (0, 0))
+        return replace(
+            self,
+            log_weights=jnp.pad(self.log_weights, rows, constant_values=-1.0),
+            log_failures=jnp.pad(self.log_failures, rows, constant_values=-1.0),
+        )
