@@ -21,7 +21,7 @@ from jaxmrf.types import Array, ArrayLike, Bool, Float, Int, Key
 
 __all__ = ["RejectionDraw", "draw"]
 
-Scalar = Float[ArrayLike, ""] | float
+Scalar = Float[ArrayLike, ""] | float | int
 
 
 class RejectionDraw(NamedTuple):
@@ -114,16 +114,18 @@ def draw(
     smallest, largest = _inside(lower, upper)
 
     def evaluate(x: Array) -> tuple[Array, Array]:
-        if derivative is not None:
-            return log_density(x), derivative(x)
-        return jax.jvp(log_density, (x,), (jnp.ones_like(x),))
+        if derivative is None:
+            height, slope = jax.jvp(log_density, (x,), (jnp.ones_like(x),))
+        else:
+            height, slope = log_density(x), derivative(x)
+        return jnp.asarray(height, x.dtype), jnp.asarray(slope, x.dtype)
 
     heights, slopes = jax.vmap(evaluate)(points)
     padded = (
         jnp.pad(row, (0, num_points - len(points)), mode="edge")
         for row in (points, heights, slopes)
     )
-    hull = _Hull(*padded, size=jnp.asarray(len(points)))
+    hull = _Hull(*padded, size=jnp.asarray(len(points), jnp.int32))
     is_bracketed = _is_bracketed(points, slopes, lower, upper)
     is_concave = (jnp.isfinite(heights) & jnp.isfinite(slopes)).all() & _is_below(
         heights, heights[:, None], slopes[:, None], points - points[:, None], tolerance
@@ -148,7 +150,7 @@ def draw(
         hull = _insert(hull, x, height, slope)
         return hull, x, is_accepted, is_concave, num_evaluations + ~is_squeezed, num_proposals + 1
 
-    counts = jnp.asarray(len(points)), jnp.asarray(0)
+    counts = hull.size, jnp.zeros((), jnp.int32)
     start = hull, jnp.full_like(lower, jnp.nan), jnp.asarray(False), is_concave, *counts
     carry = jax.lax.while_loop(is_waiting, propose, start)
     _, x, is_accepted, is_concave, num_evaluations, _ = carry

@@ -18,7 +18,7 @@ from jaxmrf.types import Array, ArrayLike, Bool, Float, Int, Key
 
 __all__ = ["SliceInfo", "step"]
 
-Scalar = Float[ArrayLike, ""] | float
+Scalar = Float[ArrayLike, ""] | float | int
 
 
 class SliceInfo(NamedTuple):
@@ -100,11 +100,10 @@ def step(
         uniform = jax.random.uniform(key, (), value.dtype, minval=tiny)
         candidate = jnp.clip(ends[0] + uniform * (ends[1] - ends[0]), *ends)
         height = log_density(candidate)
-        is_left = candidate < value
-        ends = jnp.where(jnp.stack([is_left, ~is_left]), candidate, ends)
+        ends = _cut(ends, value, candidate)
         return ends, candidate, height >= level, is_fair & ~_is_wrong(height), num_shrinks + 1
 
-    start = ends, value, jnp.asarray(False), is_fair, jnp.asarray(0)
+    start = ends, value, jnp.asarray(False), is_fair, jnp.zeros((), jnp.int32)
     _, candidate, is_found, is_fair, num_shrinks = jax.lax.while_loop(is_waiting, shrink, start)
     is_ok = is_found & is_fair
     info = SliceInfo(is_ok, 1 + num_evaluations + num_shrinks, ends[1] - ends[0])
@@ -139,13 +138,21 @@ def _step_out(
         is_moved = is_open & (heights >= level)
         num_left -= is_moved
         is_fair &= ~(is_open & _is_wrong(heights)).any()
-        num_evaluations += is_open.sum()
+        num_evaluations += is_open.sum(dtype=jnp.int32)
         ends = ends + jnp.where(is_moved, outwards, 0)
         return ends, num_left, is_moved & (num_left > 0), is_fair, num_evaluations
 
-    start = ends, num_left, num_left > 0, is_fair, jnp.asarray(0)
+    start = ends, num_left, num_left > 0, is_fair, jnp.zeros((), jnp.int32)
     ends, _, _, is_fair, num_evaluations = jax.lax.while_loop(is_waiting, expand, start)
     return ends, is_fair, num_evaluations
+
+
+def _cut(
+    ends: Float[Array, " 2"], value: Float[Array, ""], candidate: Float[Array, ""]
+) -> Float[Array, " 2"]:
+    """The interval cut off at a candidate, on its side of the value."""
+    is_left = candidate < value
+    return jnp.where(jnp.stack([is_left, ~is_left]), candidate, ends)
 
 
 def _is_wrong(height: Array) -> Array:
