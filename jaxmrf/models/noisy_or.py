@@ -124,7 +124,7 @@ def draw_assignments(
 
     Parents are asked in an order. Given that the child is on, the first to succeed is j with
 
-    .. math:: P(A = j) = y_j V_j \prod_{i < j} (1 - y_i V_i) \Big/ \Big(1 - \prod_i (1 - y_i V_i)\Big)
+    .. math:: P(A = j) = \frac{y_j V_j \prod_{i < j} (1 - y_i V_i)}{1 - \prod_i (1 - y_i V_i)}
 
     (Courville et al. 2009, eq. 9, with the normaliser and the factor y that the print leaves
     out). It is found where the partial sums of L fall below ``log1p(u expm1(L))``, u uniform.

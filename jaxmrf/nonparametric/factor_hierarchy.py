@@ -19,7 +19,7 @@ from jax.scipy.special import betaln
 
 from jaxmrf.logspace import log1mexp
 from jaxmrf.models.noisy_or import log_odds
-from jaxmrf.nonparametric import indian_buffet, noisy_or_layer
+from jaxmrf.nonparametric import indian_buffet, noisy_or_features
 from jaxmrf.nonparametric.feature_children import with_leak
 from jaxmrf.types import Array, Bool, Float, Int, Key
 
@@ -105,9 +105,7 @@ class StickPrior(NamedTuple):
     mean_uses: Array
 
 
-def stick_prior(
-    above: FeatureLayer | None, layer: FeatureLayer, prior: LayerPrior
-) -> StickPrior:
+def stick_prior(above: FeatureLayer | None, layer: FeatureLayer, prior: LayerPrior) -> StickPrior:
     """The thinning probability f of a layer, given the features of the layer above."""
     if above is None:
         num_objects = layer.features.shape[1]
@@ -116,10 +114,11 @@ def stick_prior(
             jnp.asarray(num_objects, layer.log_sticks.dtype),
         )
     num_uses = with_leak(above.features, layer.log_weights).sum(axis=1)
-    arguments = (num_uses.astype(layer.log_sticks.dtype), prior.strength, prior.offset)
+    num_parents = noisy_or_features.num_parents_used(num_uses, layer.features.shape[1])
+    arguments = (num_parents, prior.strength, prior.offset)
     return StickPrior(
-        lambda log_sticks: noisy_or_layer.log_absence(log_sticks, *arguments),
-        noisy_or_layer.mean_uses(*arguments).sum(),
+        lambda log_sticks: noisy_or_features.log_absence(log_sticks, *arguments),
+        noisy_or_features.mean_uses(*arguments),
     )
 
 
@@ -203,7 +202,7 @@ def draw_prior(
         log_sticks = indian_buffet.draw_sticks(key_stick, concentration, capacity)
         num_parents = 0 if above is None else len(above.features) + has_leak
         none = jnp.zeros((capacity, num_parents))
-        weights = noisy_or_layer.draw_weights(
+        weights = noisy_or_features.draw_weights(
             key_weight, log_sticks, none, none, prior.strength, prior.offset
         )
         layer = FeatureLayer(

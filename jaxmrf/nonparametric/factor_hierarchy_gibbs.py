@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from jaxmrf.logspace import draw_log_gamma
 from jaxmrf.models.noisy_or import draw_assignments
-from jaxmrf.nonparametric import indian_buffet, noisy_or_layer
+from jaxmrf.nonparametric import indian_buffet, noisy_or_features
 from jaxmrf.nonparametric.factor_hierarchy import (
     FeatureLayer,
     HierarchyState,
@@ -92,9 +92,7 @@ def step(
             child = likelihood = likelihood.renew(keys[1], layer.is_active)
         is_updated = layer.log_sticks > log_threshold
         layers[depth], cache = update_features(keys[2], above, layer, child, is_updated)
-    likelihood = likelihood.update(
-        jax.random.fold_in(key, len(priors)), cache, layers[-1].features
-    )
+    likelihood = likelihood.update(jax.random.fold_in(key, len(priors)), cache, layers[-1].features)
 
     needed = jnp.stack(needed)
     sizes = jnp.array([len(layer.log_sticks) for layer in layers])
@@ -102,7 +100,9 @@ def step(
     needed = jnp.where(state.is_truncated, state.needed, needed)
     new = HierarchyState(tuple(layers), likelihood, is_truncated, needed)
     kept = state._replace(is_truncated=is_truncated, needed=needed)
-    new = jax.tree.map(lambda old, x: old if x is old else jnp.where(is_truncated, old, x), kept, new)
+    new = jax.tree.map(
+        lambda old, x: old if x is old else jnp.where(is_truncated, old, x), kept, new
+    )
     return new, HierarchyInfo(num_active(new.layers), needed, is_truncated)
 
 
@@ -138,7 +138,7 @@ def refresh(
     else:
         counts = _draw_assignments(keys[2], above, layer)
         arguments = (layer.log_sticks, prior.strength, prior.offset)
-        log_active = noisy_or_layer.draw_active_sticks(keys[1], *counts, *arguments)
+        log_active = noisy_or_features.draw_active_sticks(keys[1], *counts, *arguments)
 
     inactive = indian_buffet.draw_inactive_sticks(
         keys[3], absence.log_absence, concentration, absence.mean_uses, is_active.size
@@ -148,7 +148,7 @@ def refresh(
     log_sticks = jnp.maximum(log_sticks, indian_buffet.LOG_SMALLEST_STICK)
     weights = (layer.log_weights, layer.log_failures)
     if above is not None:
-        weights = noisy_or_layer.draw_weights(
+        weights = noisy_or_features.draw_weights(
             keys[4], log_sticks, *counts, prior.strength, prior.offset
         )
 
@@ -264,8 +264,7 @@ def run(
     def run_chunk(state, start):
         def one(state, index):
             new, info = step(jax.random.fold_in(key, index), state, priors)
-            is_due = index < num_steps
-            new = jax.tree.map(lambda a, b: a if a is b else jnp.where(is_due, a, b), new, state)
+            new = _choose(index < num_steps, new, state)
             return new, (info.is_truncated, summarize(new, info))
 
         return jax.lax.scan(one, state, start + jnp.arange(chunk_size))
@@ -281,6 +280,11 @@ def run(
             if bool(state.is_truncated):
                 state = _grow_state(state)
     return state, jax.tree.map(lambda *parts: np.concatenate(parts), *kept)
+
+
+def _choose(condition, first, second):
+    """One of two states; what they share, such as the data, is not copied."""
+    return jax.tree.map(lambda a, b: a if a is b else jnp.where(condition, a, b), first, second)
 
 
 def _grow_state(state: HierarchyState) -> HierarchyState:
@@ -313,7 +317,7 @@ def _renew_rows(key: Key, layer: FeatureLayer, is_active: Array, prior: LayerPri
     """Weights from parents that nobody has, which follow their prior."""
     num_parents, num_features = layer.log_weights.shape
     none = jnp.zeros((num_features, num_parents))
-    drawn = noisy_or_layer.draw_weights(
+    drawn = noisy_or_features.draw_weights(
         key, layer.log_sticks, none, none, prior.strength, prior.offset
     )
     leak = jnp.ones(num_parents - is_active.size, bool)

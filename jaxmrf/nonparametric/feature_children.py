@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmrf.models.noisy_or import CauseSums, add_cause, log_on_ratio, no_causes, remove_cause
-from jaxmrf.nonparametric import noisy_or_layer
+from jaxmrf.nonparametric import noisy_or_features
 from jaxmrf.nonparametric.indian_buffet import quadrature
 from jaxmrf.types import Array, Bool, Float, Int, Key
 
@@ -41,18 +41,16 @@ class NoisyOrChildCache(NamedTuple):
     Attributes:
         sums: Log-failures that sum to L, features below by objects.
         num_uses: N_j, for how many objects each parent is on.
-        log_nodes: Quadrature nodes of psi, logs of frequencies.
-        node_weights: Their weights.
+        node_weights: Quadrature weights of psi.
+        terms: What a parent adds to log f at the nodes, by the number of its objects.
         log_absence: log f at the nodes.
-        mean_uses: -f'(0).
     """
 
     sums: CauseSums
-    num_uses: Float[Array, " parents"]
-    log_nodes: Array
-    node_weights: Array
-    log_absence: Array
-    mean_uses: Array
+    num_uses: Int[Array, " parents"]
+    node_weights: Float[Array, " nodes"]
+    terms: Float[Array, "counts nodes"]
+    log_absence: Float[Array, " nodes"]
 
 
 @jax.tree_util.register_dataclass
@@ -83,7 +81,7 @@ class NoisyOrChild:
     def prepare(self, features: Bool[Array, "parents objects"]) -> NoisyOrChildCache:
         """Sums over all causes of every feature below, one parent after the other."""
         parents = with_leak(features, self.log_failures)
-        num_uses = parents.sum(axis=1).astype(self.log_failures.dtype)
+        num_uses = parents.sum(axis=1)
         order = jnp.argsort(num_uses == 0, stable=True)
 
         def add(i, sums):
@@ -93,10 +91,15 @@ class NoisyOrChild:
         num_objects = features.shape[1]
         empty = no_causes(self.features.shape, (1, num_objects), self.log_failures.dtype)
         sums = jax.lax.fori_loop(0, (num_uses > 0).sum(), add, empty)
-        mean_uses = noisy_or_layer.mean_uses(num_uses, self.strength, self.offset).sum()
+        num_parents = noisy_or_features.num_parents_used(num_uses, num_objects)
+        mean_uses = noisy_or_features.mean_uses(num_parents, self.strength, self.offset)
         nodes, weights, _ = quadrature(mean_uses)
-        log_absence = noisy_or_layer.log_absence(nodes, num_uses, self.strength, self.offset)
-        return NoisyOrChildCache(sums, num_uses, nodes, weights, log_absence, mean_uses)
+        log_absence = noisy_or_features.log_absence(nodes, num_parents, self.strength, self.offset)
+        # the nodes stay where they are while the counts change; the smallest one answers for
+        # everything below it, where f is linear
+        terms = noisy_or_features.log_absence_table(nodes, num_objects, self.strength, self.offset)
+        weights = weights.at[0].add(1.0)
+        return NoisyOrChildCache(sums, num_uses, weights, terms, log_absence)
 
     def log_odds(self, cache, index, column) -> Float[Array, " objects"]:
         """The sum over active features: log1p(V e^L / (1 - e^L)) where on, log(1 - V) where off."""
@@ -109,15 +112,10 @@ class NoisyOrChild:
 
     def replace(self, key, cache, index, column, proposed):
         """Accept the column with min(1, exp(-alpha change of psi))."""
-        counts = jnp.stack([column.sum(), proposed.sum()]).astype(cache.num_uses.dtype)
-        arguments = (counts, self.strength, self.offset)
-        terms = noisy_or_layer.log_absence_terms(cache.log_nodes, *arguments)
-        uses = noisy_or_layer.mean_uses(*arguments)
+        counts = jnp.stack([column.sum(), proposed.sum()])
+        terms = cache.terms[counts]
         log_absence = cache.log_absence + (terms[1] - terms[0])
-        mean_uses = cache.mean_uses + (uses[1] - uses[0])
-        below = jnp.exp(cache.log_nodes[0]) * (mean_uses - cache.mean_uses)
-        present = jnp.exp(cache.log_absence) - jnp.exp(log_absence)
-        change = (cache.node_weights * present).sum() + below
+        change = (cache.node_weights * (jnp.exp(cache.log_absence) - jnp.exp(log_absence))).sum()
         log_uniform = -jax.random.exponential(key)
         is_accepted = log_uniform < -self.concentration * change
 
@@ -128,10 +126,9 @@ class NoisyOrChild:
         return NoisyOrChildCache(
             sums=add_cause(sums, failure, taken[None]),
             num_uses=cache.num_uses.at[row].set(counts[is_accepted.astype(int)]),
-            log_nodes=cache.log_nodes,
             node_weights=cache.node_weights,
+            terms=cache.terms,
             log_absence=jnp.where(is_accepted, log_absence, cache.log_absence),
-            mean_uses=jnp.where(is_accepted, mean_uses, cache.mean_uses),
         ), taken
 
 

@@ -51,7 +51,7 @@ LogAbsence = Callable[[Array], Array]
 
 
 def log_absence(log_sticks: Float[Array, "*rest"], num_objects) -> Float[Array, "*rest"]:
-    """log f: no one of N objects has a feature of this frequency."""
+    """Log f: no one of N objects has a feature of this frequency."""
     largest = -jnp.finfo(log_sticks.dtype).epsneg
     return num_objects * jnp.log1p(-jnp.exp(jnp.minimum(log_sticks, largest)))
 

@@ -22,7 +22,7 @@ from jaxmrf.models.noisy_or import (
     no_causes,
     remove_cause,
 )
-from jaxmrf.nonparametric.noisy_or_layer import Weights, draw_weight_rows
+from jaxmrf.nonparametric.noisy_or_features import Weights, draw_weight_rows
 from jaxmrf.types import Array, Bool, Float, Int, Key
 
 __all__ = ["Cells", "NoisyOrFactors", "find_cells"]

@@ -5,7 +5,10 @@ Lower features have frequencies :math:`\nu_k` of a Poisson process of intensity
 with probability :math:`1 - \prod_j (1 - y_{nj} V_{jk})`. If parent j is on for N_j objects, then
 the probability that nobody has a feature is
 
-.. math:: f(\nu) = \prod_j \prod_{i=0}^{N_j - 1} (1 - \nu\, p_i), \quad p_i = \frac{c}{c + b + i}
+.. math:: f(\nu) = \prod_j \prod_{i=0}^{N_j - 1} (1 - \nu\, p_i) = \prod_i (1 - \nu\, p_i)^{n_i},
+          \quad p_i = \frac{c}{c + b + i}
+
+with n_i the number of parents that are on for more than i objects,
 
 and the inactive features are a Poisson process of intensity :math:`\alpha f(\nu)/\nu`, see
 ``indian_buffet``. The number of active ones is Poisson(:math:`\alpha\psi`), with
@@ -17,11 +20,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.scipy.special import digamma
+from jax.scipy.special import gammaln
 
 from jaxmrf.logspace import draw_log_beta
-from jaxmrf.types import Array, Float, Key
+from jaxmrf.types import Array, Float, Int, Key
 
 __all__ = [
     "Weights",
@@ -30,52 +32,61 @@ __all__ = [
     "draw_weight_rows",
     "draw_weights",
     "log_absence",
-    "log_absence_terms",
+    "log_absence_table",
     "log_prob_sticks",
     "mean_uses",
+    "num_parents_used",
 ]
 
-_NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(8)
-_NODES, _NODE_WEIGHTS = (_NODES + 1) / 2, _NODE_WEIGHTS / 2
-_NUM_EXPLICIT = 8
+_NUM_EXPLICIT = 3
 _SMALLEST_LOG_WEIGHT = -80.0  # keeps weights positive and normal in single precision
 
 
-def mean_uses(num_uses: Float[Array, " parents"], strength, offset) -> Float[Array, " parents"]:
-    """What each parent adds to -f'(0): the sum of c / (c + b + i) over its N_j objects."""
-    base = jnp.asarray(strength + offset, num_uses.dtype)
-    return strength * (digamma(base + num_uses) - digamma(base))
+def num_parents_used(
+    num_uses: Int[Array, " parents"], num_objects: int
+) -> Float[Array, " objects"]:
+    """n_i, how many parents are on for at least i = 1..N objects: what f depends on."""
+    at_least = num_uses[:, None] > jnp.arange(num_objects)
+    return at_least.sum(axis=0).astype(float)
 
 
-def log_absence_terms(
-    log_sticks: Float[Array, "*rest"], num_uses: Float[Array, " parents"], strength, offset
-) -> Float[Array, "parents *rest"]:
-    r"""What each parent adds to log f.
-
-    A difference of four log-gamma functions, which single precision cannot take, written as
-
-    .. math:: -d \int_0^1 \psi(c + b + N_j - d t) - \psi(c + b - d t)\, dt, \quad d = c\nu
-
-    and integrated by eight Gauss-Legendre nodes, to the last digit.
-
-    Args:
-        log_sticks: Logs of frequencies.
-        num_uses: N_j; parents that are on for nobody add exactly zero.
-        strength: c > 0.
-        offset: b >= 0.
-    """
-    shrink = strength * jnp.exp(log_sticks)
-    base = strength + offset - shrink[..., None] * _NODES.astype(shrink.dtype)
-    counts = num_uses.reshape(-1, *(1,) * base.ndim)
-    slopes = jnp.where(counts > 0, digamma(base + counts) - digamma(base), 0)
-    return -shrink * (slopes * _NODE_WEIGHTS.astype(shrink.dtype)).sum(axis=-1)
+def mean_uses(num_parents: Float[Array, " objects"], strength, offset) -> Float[Array, ""]:
+    """-f'(0), the sum of n_i p_i."""
+    return (num_parents * _shares(num_parents.size, strength, offset)).sum()
 
 
 def log_absence(
-    log_sticks: Float[Array, "*rest"], num_uses: Float[Array, " parents"], strength, offset
+    log_sticks: Float[Array, "*rest"], num_parents: Float[Array, " objects"], strength, offset
 ) -> Float[Array, "*rest"]:
-    """log f: no object has a feature of this frequency, given how many have each parent."""
-    return log_absence_terms(log_sticks, num_uses, strength, offset).sum(axis=0)
+    """Log f: that no object has a feature of this frequency; the sum of n_i log(1 - nu p_i).
+
+    Args:
+        log_sticks: Logs of frequencies.
+        num_parents: n_i of ``num_parents_used``.
+        strength: c > 0.
+        offset: b >= 0.
+    """
+    return (num_parents * _log_misses(log_sticks, num_parents.size, strength, offset)).sum(axis=-1)
+
+
+def log_absence_table(
+    log_sticks: Float[Array, " points"], num_objects: int, strength, offset
+) -> Float[Array, "counts points"]:
+    """What a parent that is on for 0..N objects adds to log f."""
+    terms = _log_misses(log_sticks, num_objects, strength, offset).T
+    return jnp.concatenate([jnp.zeros_like(terms[:1]), jnp.cumsum(terms, axis=0)])
+
+
+def _log_misses(log_sticks, num_objects: int, strength, offset):
+    """log(1 - nu p_i), i on a new last axis."""
+    largest = -jnp.finfo(log_sticks.dtype).epsneg
+    sticks = jnp.exp(jnp.minimum(log_sticks, largest))[..., None]
+    return jnp.log1p(-sticks * _shares(num_objects, strength, offset))
+
+
+def _shares(num_objects: int, strength, offset) -> Float[Array, " objects"]:
+    """p_i = c / (c + b + i), i = 0..N-1."""
+    return strength / (strength + offset + jnp.arange(num_objects))
 
 
 def log_prob_sticks(
@@ -97,7 +108,6 @@ def log_prob_sticks(
         offset: b >= 0.
     """
     on, off = strength * stick, strength * (1 - stick) + offset
-    gammaln = jax.scipy.special.gammaln
     rising = gammaln(on + successes) - gammaln(on) + gammaln(off + failures) - gammaln(off)
     return jnp.where(successes + failures > 0, rising, 0).sum() - jnp.log(stick)
 
@@ -158,7 +168,7 @@ def draw_num_tables(
     is_success = uniform * (a[..., None] + first + trials) < a[..., None]
     num_tables = (is_success & (trials < num_trials[..., None])).sum(axis=-1)
 
-    # cell i of later trials is (b + i - 1, b + i]: a log(x / (x - 1)) bounds log1p(a / x) at x = b + i
+    # later trials have cells (x - 1, x], x = b + i; a log(x / (x - 1)) bounds log1p(a / x)
     log_start = jnp.log(first + _NUM_EXPLICIT - 1)
     log_end = jnp.log(jnp.maximum(first + num_trials - 1, first + _NUM_EXPLICIT - 1))
 
