@@ -191,10 +191,11 @@ def update_features(
         index = order[i]
         key_flip, key_replace = jax.random.split(jax.random.fold_in(key_column, index))
         column, prior = features[index], prior_odds[index]
-        odds = prior + child.log_odds(cache, index, column)
+        log_ratio, notes = child.log_odds(cache, index, column)
+        odds = prior + log_ratio
         probability = jnp.where(jnp.isneginf(prior), 0, jax.nn.sigmoid(odds))
         proposed = jax.random.uniform(key_flip, (num_objects,), odds.dtype) < probability
-        cache, column = child.replace(key_replace, cache, index, column, proposed)
+        cache, column = child.replace(key_replace, cache, notes, index, column, proposed)
         return features.at[index].set(column), cache
 
     carry = (layer.features, child.prepare(layer.features))

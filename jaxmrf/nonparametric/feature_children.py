@@ -28,10 +28,10 @@ class Child(Protocol):
     def prepare(self, features: Bool[Array, "features objects"]) -> Any:
         """Cache of everything that depends on all columns."""
 
-    def log_odds(self, cache: Any, index, column) -> Float[Array, " objects"]:
-        """Log-probability below with the feature on, minus with it off."""
+    def log_odds(self, cache: Any, index, column) -> tuple[Float[Array, " objects"], Any]:
+        """Log-probability below with the feature on, minus with it off; and notes for `replace`."""
 
-    def replace(self, key: Key, cache: Any, index, column, proposed) -> tuple[Any, Array]:
+    def replace(self, key: Key, cache: Any, notes: Any, index, column, proposed):
         """Cache and column after the proposal, which may be refused as a whole."""
 
 
@@ -101,16 +101,19 @@ class NoisyOrChild:
         weights = weights.at[0].add(1.0)
         return NoisyOrChildCache(sums, num_uses, weights, terms, log_absence)
 
-    def log_odds(self, cache, index, column) -> Float[Array, " objects"]:
-        """The sum over active features: log1p(V e^L / (1 - e^L)) where on, log(1 - V) where off."""
+    def log_odds(self, cache, index, column):
+        """The sum over active features: log1p(V e^L / (1 - e^L)) where on, log(1 - V) where off.
+
+        The notes are the sums without this parent.
+        """
         row = index + self.has_leak
         failure = self.log_failures[row][:, None]
-        log_off = remove_cause(cache.sums, failure, column[None]).log_off()
-        on = log_on_ratio(log_off, self.log_weights[row][:, None])
+        others = remove_cause(cache.sums, failure, column[None])
+        on = log_on_ratio(others.log_off(), self.log_weights[row][:, None])
         change = jnp.where(self.features, on, failure)
-        return jnp.where(self.is_active[:, None], change, 0).sum(axis=0)
+        return jnp.where(self.is_active[:, None], change, 0).sum(axis=0), others
 
-    def replace(self, key, cache, index, column, proposed):
+    def replace(self, key, cache, notes, index, column, proposed):
         """Accept the column with min(1, exp(-alpha change of psi))."""
         counts = jnp.stack([column.sum(), proposed.sum()])
         terms = cache.terms[counts]
@@ -121,10 +124,8 @@ class NoisyOrChild:
 
         taken = jnp.where(is_accepted, proposed, column)
         row = index + self.has_leak
-        failure = self.log_failures[row][:, None]
-        sums = remove_cause(cache.sums, failure, column[None])
         return NoisyOrChildCache(
-            sums=add_cause(sums, failure, taken[None]),
+            sums=add_cause(notes, self.log_failures[row][:, None], taken[None]),
             num_uses=cache.num_uses.at[row].set(counts[is_accepted.astype(int)]),
             node_weights=cache.node_weights,
             terms=cache.terms,

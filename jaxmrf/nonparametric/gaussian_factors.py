@@ -72,30 +72,28 @@ class GaussianFactors:
         residual = jax.lax.fori_loop(0, is_active.sum(), explain, self.data)
         return GaussianCache(residual, activations)
 
-    def log_odds(self, cache, index, column) -> Float[Array, " objects"]:
-        """Log likelihood ratio of the feature on against off."""
-        log_odds, _, _ = self._ratio(cache, index)
-        return log_odds
+    def log_odds(self, cache, index, column):
+        """Log likelihood ratio of the feature on against off.
 
-    def _ratio(self, cache, index):
-        """Log likelihood ratio, and mean and variance of the weight of an object that has it."""
+        The notes are mean and variance of the weight of an object that has it.
+        """
         loading = self.loadings[index]
         square = loading @ loading
         score = (cache.residual @ loading + cache.activations[index] * square) / self.noise_variance
         precision = square / self.noise_variance
         if not self.has_weights:
-            return score - precision / 2, jnp.ones_like(score), jnp.zeros(())
+            return score - precision / 2, None
         variance = 1 / (1 + precision)
         mean = variance * score
-        return (jnp.log(variance) + mean * score) / 2, mean, variance
+        return (jnp.log(variance) + mean * score) / 2, (mean, variance)
 
-    def replace(self, key, cache, index, column, proposed):
+    def replace(self, key, cache, notes, index, column, proposed):
         """The column is taken, and weights are drawn for it."""
-        _, mean, variance = self._ratio(cache, index)
-        weight = mean
+        activation = proposed.astype(cache.activations.dtype)
         if self.has_weights:
+            mean, variance = notes
             weight = mean + jnp.sqrt(variance) * jax.random.normal(key, mean.shape, mean.dtype)
-        activation = jnp.where(proposed, weight, 0)
+            activation = jnp.where(proposed, weight, 0)
         change = activation - cache.activations[index]
         return GaussianCache(
             residual=cache.residual - change[:, None] * self.loadings[index],

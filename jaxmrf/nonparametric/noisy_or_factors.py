@@ -85,19 +85,17 @@ class NoisyOrFactors:
         empty = no_causes(self.successes.shape, (num_objects, 1), self.log_failures.dtype)
         return jax.lax.fori_loop(0, is_active.sum(), add, empty)
 
-    def log_odds(self, cache: CauseSums, index, column) -> Float[Array, " objects"]:
-        """Log likelihood ratio of the feature on against off."""
+    def log_odds(self, cache: CauseSums, index, column):
+        """Log likelihood ratio of the feature on against off; the notes are the sums without it."""
         failure = self.log_failures[index]
-        off = remove_cause(cache, failure, column[:, None]).log_off()
-        on = log_on_ratio(off, self.log_weights[index])
+        others = remove_cause(cache, failure, column[:, None])
+        on = log_on_ratio(others.log_off(), self.log_weights[index])
         gain = jnp.where(self.successes > 0, self.successes * on, 0)
-        return (gain + self.failures * failure).sum(axis=1)
+        return (gain + self.failures * failure).sum(axis=1), others
 
-    def replace(self, key, cache: CauseSums, index, column, proposed):
+    def replace(self, key, cache: CauseSums, notes: CauseSums, index, column, proposed):
         """The column is taken."""
-        failure = self.log_failures[index]
-        sums = remove_cause(cache, failure, column[:, None])
-        return add_cause(sums, failure, proposed[:, None]), proposed
+        return add_cause(notes, self.log_failures[index], proposed[:, None]), proposed
 
     def renew(self, key: Key, is_active: Bool[Array, " features"]) -> "NoisyOrFactors":
         """Weights of features that nobody has, from their prior."""
