@@ -21,6 +21,7 @@ __all__ = [
     "CauseSums",
     "add_cause",
     "draw_assignments",
+    "draw_counts",
     "log_failure",
     "log_odds",
     "log_off",
@@ -110,6 +111,19 @@ def log_on_ratio(log_off: Array, log_weights: Array) -> Array:
     """
     # the absolute value, not a sign: minus the zero of an empty sum would be a negative zero
     return jnp.log1p(jnp.exp(log_weights + log_off) / jnp.abs(jnp.expm1(log_off)))
+
+
+def draw_counts(key: Key, log_off: Float[Array, "*rest"], num_trials) -> Float[Array, "*rest"]:
+    """Binomial counts of independent trials of children that are off with log-probability L.
+
+    Args:
+        key: Random key.
+        log_off: L.
+        num_trials: How many trials, of a shape that broadcasts.
+    """
+    # jax.random.binomial does not return for a probability of minus zero
+    probability = jnp.abs(jnp.expm1(log_off))
+    return jax.random.binomial(key, num_trials, probability, shape=log_off.shape)
 
 
 def draw_assignments(
