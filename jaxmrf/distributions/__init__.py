@@ -1,20 +1,29 @@
-"""NumPyro distributions: random fields, and the Chinese restaurant process over partitions."""
+"""NumPyro distributions: random fields, partitions, and layers of infinitely many features."""
 
 from jaxmrf.distributions.chinese_restaurant import ChineseRestaurantProcess
 from jaxmrf.distributions.constraints import canonical_labels, spins
+from jaxmrf.distributions.feature_layers import infinite_features, noisy_or_layer
+from jaxmrf.distributions.feature_sticks import IndianBuffetProcess, NoisyOrWeights
+from jaxmrf.distributions.noisy_or import NoisyOr, NoisyOrBinomial
 from jaxmrf.distributions.pairwise import Ising, PairwiseMRF, Potts
 from jaxmrf.distributions.random_field import IntractableNormalizerError, MarkovRandomField
 from jaxmrf.distributions.wrappers import base_distribution, map_base
 
 __all__ = [
     "ChineseRestaurantProcess",
+    "IndianBuffetProcess",
     "IntractableNormalizerError",
     "Ising",
     "MarkovRandomField",
+    "NoisyOr",
+    "NoisyOrBinomial",
+    "NoisyOrWeights",
     "PairwiseMRF",
     "Potts",
     "base_distribution",
     "canonical_labels",
+    "infinite_features",
     "map_base",
+    "noisy_or_layer",
     "spins",
 ]

@@ -84,13 +84,24 @@ def element_axes(other: dict[str, Any], frames, num_nodes: int | None) -> tuple[
 
 
 def log_evidence(
-    model, site: str, value, dependants: tuple[Dependant, ...], model_args, model_kwargs
+    model,
+    site: str,
+    value,
+    dependants: tuple[Dependant, ...],
+    model_args,
+    model_kwargs,
+    *,
+    shape: tuple[int, ...] | None = None,
 ) -> dict[str, jax.Array]:
-    """Log-probability of each dependant at a value of ``site``, summed onto the axes of z."""
+    """Log-probability of each dependant at a value of ``site``, summed onto the axes of z.
+
+    The results have the shape of the value, or the one given if z is resolved by plates alone.
+    """
+    shape = value.shape if shape is None else shape
     kwargs = with_conditioning(model_kwargs, {site: value})
     trace = handlers.trace(conditioned(model)).get_trace(*model_args, **kwargs)
     return {
-        name: _sum_onto(_scaled_log_prob(trace[name]), axes).reshape(value.shape)
+        name: _sum_onto(_scaled_log_prob(trace[name]), axes).reshape(shape)
         for name, axes in dependants
     }
 

@@ -37,8 +37,8 @@ def log_failure(weights: Float[Array, "*rest"]) -> Float[Array, "*rest"]:
 
 
 def log_off(
-    parents: Float[Array, "objects parents"], log_failures: Float[Array, "parents children"]
-) -> Float[Array, "objects children"]:
+    parents: Float[Array, "*objects parents"], log_failures: Float[Array, "parents children"]
+) -> Float[Array, "*objects children"]:
     """L, the log-probability that a child is off.
 
     Args:

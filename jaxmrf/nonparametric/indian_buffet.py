@@ -84,7 +84,7 @@ def log_prob_sticks(log_sticks: Float[Array, " features"], concentration) -> Flo
         log_sticks: Logs of the frequencies of the K largest points, in an order that says nothing.
         concentration: alpha > 0.
     """
-    is_point = log_sticks > LOG_SMALLEST_STICK
+    is_point = log_sticks > LOG_SMALLEST_STICK + 1e-3  # frequencies round
     num_points = is_point.sum()
     num_slots = log_sticks.size
     density = jnp.where(is_point, jnp.log(concentration) - log_sticks, 0).sum()
