@@ -1,6 +1,20 @@
-"""Data sets that ship with the package and generators of synthetic ones, all as NumPy arrays."""
+"""Data sets, those that ship with the package among them, and generators, all NumPy arrays."""
 
+from jaxmrf.datasets.features import (
+    ArtistTags,
+    HandwrittenThrees,
+    artist_tags,
+    handwritten_threes,
+)
 from jaxmrf.datasets.senate import Senate109, senate109
 from jaxmrf.datasets.synthetic import grouped_agreements
 
-__all__ = ["Senate109", "grouped_agreements", "senate109"]
+__all__ = [
+    "ArtistTags",
+    "HandwrittenThrees",
+    "Senate109",
+    "artist_tags",
+    "grouped_agreements",
+    "handwritten_threes",
+    "senate109",
+]
