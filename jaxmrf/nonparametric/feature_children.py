@@ -9,7 +9,7 @@ rejected as a whole with it.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from jaxmrf.types import Array, Bool, Float, Int, Key
 __all__ = ["Child", "NoisyOrChild", "NoisyOrChildCache"]
 
 
+@runtime_checkable
 class Child(Protocol):
     """What the update of a column asks of the layer or the observations below."""
 
