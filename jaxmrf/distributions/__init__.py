@@ -2,7 +2,7 @@
 
 from jaxmrf.distributions.chinese_restaurant import ChineseRestaurantProcess
 from jaxmrf.distributions.constraints import canonical_labels, spins
-from jaxmrf.distributions.feature_layers import infinite_features, noisy_or_layer
+from jaxmrf.distributions.feature_layers import OtherFeatures, infinite_features, noisy_or_layer
 from jaxmrf.distributions.feature_sticks import IndianBuffetProcess, NoisyOrWeights
 from jaxmrf.distributions.noisy_or import NoisyOr, NoisyOrBinomial
 from jaxmrf.distributions.pairwise import Ising, PairwiseMRF, Potts
@@ -18,6 +18,7 @@ __all__ = [
     "NoisyOr",
     "NoisyOrBinomial",
     "NoisyOrWeights",
+    "OtherFeatures",
     "PairwiseMRF",
     "Potts",
     "base_distribution",

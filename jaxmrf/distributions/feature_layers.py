@@ -4,10 +4,11 @@ r"""Layers of infinitely many features, written as the ordinary sites of a NumPy
           \nu \sim \mathrm{IBP}(\alpha),\; V_{jk} \sim \mathrm{Beta}(c\nu_k, c(1-\nu_k)+b),\;
           z_n \sim \mathrm{NoisyOr}(y_n, V)
 
-A layer has as many slots as its capacity says, for the most frequent features. The infinitely many
-others must be off for every object; the probability of that is a factor of the model, so that the
-posterior is the one without truncation. Reference: Courville, Eck & Bengio, "An infinite factor
-model hierarchy via a noisy-or mechanism", NIPS 2009.
+A layer has as many slots as its capacity says. A draw from the prior fills them with the most
+frequent features; a posterior draw with all that somebody has and the most frequent of the others.
+The infinitely many features without a slot must be off for every object; the probability of that
+is a factor of the model, so that the posterior is the one without truncation. Reference:
+Courville, Eck & Bengio, "An infinite factor model hierarchy via a noisy-or mechanism", NIPS 2009.
 """
 
 import jax
@@ -21,7 +22,14 @@ from jaxmrf.distributions.feature_sticks import IndianBuffetProcess, NoisyOrWeig
 from jaxmrf.distributions.noisy_or import NoisyOr
 from jaxmrf.nonparametric import indian_buffet, noisy_or_features
 
-__all__ = ["infinite_features", "noisy_or_layer"]
+__all__ = ["OtherFeatures", "infinite_features", "noisy_or_layer"]
+
+
+class OtherFeatures(dist.Unit):
+    """Factor of a model for the features that have no slot: that no object has one.
+
+    A class of its own, so that a kernel which accounts for these features itself knows it.
+    """
 
 
 def infinite_features(name: str, *, num_objects: int, capacity: int, concentration) -> jax.Array:
@@ -46,7 +54,7 @@ def infinite_features(name: str, *, num_objects: int, capacity: int, concentrati
     def log_absence(log_sticks):
         return indian_buffet.log_absence(log_sticks, num_objects)
 
-    _write_rest(name, log_absence, float(num_objects), sticks, concentration)
+    _write_rest(name, log_absence, float(num_objects), sticks, features, concentration)
     return features
 
 
@@ -95,12 +103,23 @@ def noisy_or_layer(
     def log_absence(log_sticks):
         return noisy_or_features.log_absence(log_sticks, num_used, strength, offset)
 
-    _write_rest(name, log_absence, mean_uses, sticks, concentration)
+    _write_rest(name, log_absence, mean_uses, sticks, features, concentration)
     return features, weights
 
 
-def _write_rest(name: str, log_absence, mean_uses, sticks, concentration) -> None:
-    """The factor for the features that have no slot: that nobody has one."""
-    log_least = jnp.log(as_floats(sticks)).min()
-    present = indian_buffet.expected_present(log_absence, mean_uses, log_least)
-    numpyro.factor(f"{name}_rest", -concentration * present)
+def _write_rest(name: str, log_absence, mean_uses, sticks, features, concentration) -> None:
+    r"""The factor for the features that have no slot: that nobody has one.
+
+    Slots hold all features that somebody has and the most frequent of the others, down to t:
+
+    .. math:: \exp\Big(-\alpha \int_0^t \frac{1 - f(u)}{u}\, du
+              - \alpha \log \frac{\min_k \mu_k}{t}\Big)
+
+    where the last term replaces the smallest stick, of the sticks' own density, by t.
+    """
+    log_sticks = jnp.log(as_floats(sticks))
+    is_active = (features > 0).any(axis=0)
+    log_lowest = jnp.where(is_active, 0.0, log_sticks).min()
+    present = indian_buffet.expected_present(log_absence, mean_uses, log_lowest)
+    factor = OtherFeatures(-concentration * (present + log_sticks.min() - log_lowest))
+    numpyro.sample(f"{name}_rest", factor, obs=factor.sample(None), infer={"is_auxiliary": True})

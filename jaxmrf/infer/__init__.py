@@ -1,9 +1,11 @@
-"""NumPyro kernels for random fields: blocks for composite Gibbs sampling, and their facade."""
+"""NumPyro kernels for random fields and infinite features: blocks for Gibbs, and their facade."""
 
+from jaxmrf.infer._feature_sites import hierarchy_sites
 from jaxmrf.infer.auxiliary_variable import AuxiliaryVariable
 from jaxmrf.infer.concentration import ConcentrationGibbs
 from jaxmrf.infer.exact_likelihood import ExactLikelihood
 from jaxmrf.infer.exchange import ExchangeMH
+from jaxmrf.infer.factor_hierarchy import FactorHierarchyGibbs
 from jaxmrf.infer.group_exchange import GroupExchange
 from jaxmrf.infer.group_gibbs import GroupGibbs
 from jaxmrf.infer.latent_field import LatentFieldGibbs
@@ -18,6 +20,7 @@ __all__ = [
     "ConcentrationGibbs",
     "ExactLikelihood",
     "ExchangeMH",
+    "FactorHierarchyGibbs",
     "GroupExchange",
     "GroupGibbs",
     "LatentFieldGibbs",
@@ -25,6 +28,7 @@ __all__ = [
     "MRFGibbs",
     "PlateGibbs",
     "StrippedBeta",
+    "hierarchy_sites",
     "mrf_parents",
     "mrf_sites",
     "unnormalized",

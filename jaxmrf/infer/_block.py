@@ -32,10 +32,12 @@ class BlockKernel(MCMCKernel):
     Attributes:
         handles_intractable: Whether the kernel may own parents of an intractable random field.
             ``MRFGibbs`` hands such kernels the model with its normalisers in place.
+        is_supervised: Whether a composite gives the warnings, once for all its chains.
     """
 
     sample_field = "z"
     handles_intractable = False
+    is_supervised = False
 
     def __init__(self, model):
         self._model = model
@@ -89,7 +91,7 @@ class BlockKernel(MCMCKernel):
             state = self._sample_one(state, model_args, model_kwargs)
         else:
             state = jax.vmap(lambda s: self._sample_one(s, model_args, model_kwargs))(state)
-        if not is_composite(model_kwargs):  # a composite warns once for all its chains
+        if not self.is_supervised:
             warn_of_flags(self, state)
         return state
 

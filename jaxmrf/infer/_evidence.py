@@ -26,7 +26,14 @@ from numpyro.ops.provenance import eval_provenance
 from jaxmrf.infer._block import abstract_sites
 from jaxmrf.infer.unnormalized import UnnormalizedModel, mrf_sites
 
-__all__ = ["Dependant", "check_factorized", "dependant_sites", "element_axes", "log_evidence"]
+__all__ = [
+    "Dependant",
+    "check_factorized",
+    "density_sources",
+    "dependant_sites",
+    "element_axes",
+    "log_evidence",
+]
 
 _NUM_CHECKS = 8
 
@@ -40,6 +47,19 @@ class Dependant(NamedTuple):
 
 def dependant_sites(model, site: str, shapes: dict, model_args: tuple, model_kwargs: dict):
     """Names of the sample sites whose log-probability depends on the value of ``site``."""
+    found = density_sources(model, shapes, model_args, model_kwargs)
+    return tuple(name for name, sources in found.items() if site in sources)
+
+
+def density_sources(model, shapes: dict, model_args: tuple, model_kwargs: dict):
+    """For every sample site the latent sites on whose values its log-probability depends.
+
+    Args:
+        model: The model.
+        shapes: Shapes of the latent values, of ``abstract_sites``.
+        model_args: Its arguments.
+        model_kwargs: Its keyword arguments.
+    """
     fields, _ = abstract_sites(model, model_args, model_kwargs, mrf_sites)
     # an intractable field would raise; what it depends on is the same without its normaliser
     density_model = UnnormalizedModel(conditioned(model), fields)
@@ -53,8 +73,7 @@ def dependant_sites(model, site: str, shapes: dict, model_args: tuple, model_kwa
             if other["type"] == "sample"
         }
 
-    found = eval_provenance(log_probs, **{site: shapes[site]})
-    return tuple(name for name, sources in found.items() if sources)
+    return eval_provenance(log_probs, **shapes)
 
 
 def element_axes(other: dict[str, Any], frames, num_nodes: int | None) -> tuple[int, ...] | None:

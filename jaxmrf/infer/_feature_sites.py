@@ -59,7 +59,8 @@ def _is_hierarchical(fn, trace) -> bool:
     sticks = [
         site["value"]
         for site in trace.values()
-        if site["type"] == "sample" and isinstance(base_distribution(site["fn"]), IndianBuffetProcess)
+        if site["type"] == "sample"
+        and isinstance(base_distribution(site["fn"]), IndianBuffetProcess)
     ]
     return isinstance(base, dist.BernoulliProbs) and any(probs is value for value in sticks)
 
@@ -124,7 +125,9 @@ def find_layers(model, model_args: tuple, model_kwargs: dict) -> tuple[FeatureSi
     (top,) = tops
     (stick,) = feeding(top)
     layers = [FeatureSites(stick, None, top, concentration(stick))]
-    while below := [name for name in noisy_ors if feeding(name, "parents") == {layers[-1].features}]:
+    while below := [
+        name for name in noisy_ors if feeding(name, "parents") == {layers[-1].features}
+    ]:
         if len(below) > 1:
             raise ValueError(
                 f"FactorHierarchyGibbs: expected one layer below '{layers[-1].features}', got "

@@ -20,7 +20,7 @@ from numpyro.infer.initialization import init_to_sample
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import identity, is_prng_key
 
-from jaxmrf.infer._block import StaticArguments, is_composite
+from jaxmrf.infer._block import BlockKernel, StaticArguments, is_composite
 from jaxmrf.infer._ownership import Owners, compensates, find_owners, has_model, plan_text
 from jaxmrf.infer._warnings import warn_of_flags
 from jaxmrf.infer.unnormalized import UnnormalizedModel
@@ -218,12 +218,14 @@ class MRFGibbs(MCMCKernel):
         other = self._model
         if owners.stripped:
             other = UnnormalizedModel(self._model, owners.stripped)
-        return Gibbs(
-            [
-                (_rebind(kernel, self._model if compensates(kernel) else other), sites)
-                for kernel, sites in self._blocks
-            ]
-        )
+        blocks = [
+            (_rebind(kernel, self._model if compensates(kernel) else other), sites)
+            for kernel, sites in self._blocks
+        ]
+        for kernel, _ in blocks:
+            if isinstance(kernel, BlockKernel):
+                kernel.is_supervised = True
+        return Gibbs(blocks)
 
     def _check_init_params(self, init_params, owners: Owners) -> None:
         given = set(init_params or {})

@@ -40,7 +40,7 @@ from jaxmrf.types import Array, Bool, Float, Int, Key
 
 __all__ = ["HierarchyInfo", "init", "refresh", "run", "step", "step_objects", "update_features"]
 
-_LOG_LARGEST_SHARE = np.log(1e3)  # thresholds reach down to a thousandth of one expected use
+_LOG_LARGEST_SHARE = np.log(30)  # thresholds reach down to a thirtieth of one expected use
 
 
 class HierarchyInfo(NamedTuple):
@@ -119,7 +119,7 @@ def refresh(
 
     Returns:
         The layer, the log of the threshold above which features are to be updated, and how many
-        slots all features above it, and above the least frequent active one, need.
+        slots the active features and all others above it need.
     """
     keys = jax.random.split(key, 6)
     is_active = layer.is_active
@@ -154,8 +154,7 @@ def refresh(
 
     log_share = -_LOG_LARGEST_SHARE * jax.random.uniform(keys[5])
     log_threshold = log_share - jnp.log(absence.mean_uses)
-    log_lowest = jnp.minimum(log_threshold, jnp.where(is_active, log_active, 0).min())
-    num_above = (inactive.log_sticks > log_lowest).sum()
+    num_above = (inactive.log_sticks > log_threshold).sum()
     is_known = inactive.is_complete & (num_above < is_active.size)
     needed = jnp.where(is_known, is_active.sum() + num_above, 2 * is_active.size)
     return FeatureLayer(log_sticks, layer.features, *weights, concentration), log_threshold, needed

@@ -1,0 +1,103 @@
+r"""Any observation site as what is below the last layer of a factor hierarchy.
+
+.. math:: \log p(x_n \mid z_{nk} = 1, z_{n,-k}) - \log p(x_n \mid z_{nk} = 0, z_{n,-k})
+
+from two evaluations of the model with column k on and off for every object, if the log-probability
+is a sum over objects of terms that depend on their own features alone.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.infer.gibbs import conditioned, prototype_trace, with_conditioning
+
+from jaxmrf.infer._evidence import Dependant, log_evidence
+
+__all__ = ["SiteFactors", "check_objects", "object_axis"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SiteFactors:
+    """The likelihood of ``factor_hierarchy_gibbs`` by evaluation of a model.
+
+    Attributes:
+        evaluate: Maps features, ``[features, objects]``, to the log-probability of every object.
+    """
+
+    evaluate: Callable = field(metadata={"static": True})
+
+    def prepare(self, features):
+        """The features themselves."""
+        return features
+
+    def log_odds(self, cache, index, column):
+        """Difference of two evaluations; zero where the data are impossible either way."""
+        on = self.evaluate(cache.at[index].set(True))
+        off = self.evaluate(cache.at[index].set(False))
+        return jnp.where(jnp.isneginf(on) & jnp.isneginf(off), 0, on - off), None
+
+    def replace(self, key, cache, notes, index, column, proposed):
+        """The column is taken."""
+        return cache.at[index].set(proposed), proposed
+
+    def renew(self, key, is_active):
+        """Unchanged: parameters belong to other kernels."""
+        return self
+
+    def update(self, key, cache, features):
+        """Unchanged: parameters belong to other kernels."""
+        return self
+
+
+def object_axis(site, num_objects: int) -> int | None:
+    """The dim of the one plate of a site that has as many elements as there are objects."""
+    dims = [frame.dim for frame in site["cond_indep_stack"] if frame.size == num_objects]
+    return dims[0] if len(dims) == 1 else None
+
+
+def check_objects(
+    model, site: str, shape, dependants: tuple[Dependant, ...], model_args, model_kwargs
+) -> str | None:
+    """The first dependant whose log-probability of an object depends on another's features.
+
+    Evaluated at two random feature matrices and at a mixture of their rows; parameters are drawn
+    from the prior. Data that are being traced cannot be evaluated.
+    """
+    if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((model_args, model_kwargs))):
+        return None
+    rng = np.random.default_rng(0)
+    first, second = rng.integers(2, size=(2, *shape))
+    is_first = rng.integers(2, size=shape[0]).astype(bool)
+    mixed = np.where(is_first[:, None], first, second)
+
+    def evaluate():
+        trace = prototype_trace(conditioned(model), jax.random.key(0), model_args, model_kwargs)
+        others = {
+            name: other["value"]
+            for name, other in trace.items()
+            if other["type"] == "sample" and not other["is_observed"] and name != site
+        }
+        kwargs = with_conditioning(model_kwargs, others)
+        dtype = jnp.result_type(trace[site]["value"])
+
+        def at(value):
+            value = jnp.asarray(value, dtype)
+            arguments = (model, site, value, dependants, model_args, kwargs)
+            return log_evidence(*arguments, shape=shape[:1])
+
+        return at(first), at(second), at(mixed)
+
+    try:
+        with jax.ensure_compile_time_eval():
+            first, second, mixed = jax.device_get(jax.jit(evaluate)())
+    except (jax.errors.UnexpectedTracerError, jax.errors.TracerArrayConversionError):
+        return None
+    for name in mixed:
+        expected = np.where(is_first, first[name], second[name])
+        if not np.allclose(mixed[name], expected, rtol=1e-4, atol=1e-4, equal_nan=True):
+            return name
+    return None
