@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro import handlers
+from numpyro.distributions import biject_to
 from numpyro.infer.gibbs import (
     conditioned,
     latent_sample_sites,
@@ -24,7 +25,7 @@ from numpyro.util import not_jax_tracer
 
 from jaxmrf.distributions import NoisyOr, NoisyOrBinomial, OtherFeatures, base_distribution
 from jaxmrf.distributions._base import as_floats
-from jaxmrf.infer._block import BlockKernel, abstract_sites
+from jaxmrf.infer._block import BlockKernel, abstract_sites, is_composite
 from jaxmrf.infer._evidence import Dependant, density_sources, log_evidence
 from jaxmrf.infer._feature_evidence import SiteFactors, check_objects, object_axis
 from jaxmrf.infer._feature_sites import find_layers
@@ -200,6 +201,9 @@ class FactorHierarchyGibbs(BlockKernel):
             trace = prototype_trace(conditioned(self._model), key_trace, model_args, model_kwargs)
             z = {name: jnp.asarray(trace[name]["value"]) for name in self._names}
             for name, value in init_params.items():
+                support = trace[name]["fn"].support
+                if not support.is_discrete and not is_composite(model_kwargs):
+                    value = biject_to(support)(value)  # as HMC takes its start
                 z[name] = jnp.asarray(value, z[name].dtype)
             return self._with_possible_data(z, model_args, model_kwargs)
 
@@ -225,7 +229,7 @@ class FactorHierarchyGibbs(BlockKernel):
         layers, priors = self._core_layers(state.z, trace)
         likelihood = self._likelihood(state.z, trace, model_args, model_kwargs)
         core = HierarchyState(layers, likelihood, state.is_truncated, state.needed)
-        core, info = factor_hierarchy_gibbs.step(key_step, core, priors)
+        core, info = factor_hierarchy_gibbs.step(key_step, core, priors, is_shuffled=True)
         z = {}
         for sites, layer in zip(self._layers, core.layers, strict=True):
             z[sites.sticks] = jnp.exp(layer.log_sticks)

@@ -21,7 +21,7 @@ from jaxmrf.logspace import log1mexp
 from jaxmrf.models.noisy_or import log_odds
 from jaxmrf.nonparametric import indian_buffet, noisy_or_features
 from jaxmrf.nonparametric.feature_children import with_leak
-from jaxmrf.types import Array, Bool, Float, Int, Key
+from jaxmrf.types import Array, Bool, Float, Int, Key, Leaf
 
 __all__ = [
     "FeatureLayer",
@@ -48,10 +48,10 @@ class LayerPrior:
         concentration_rate: Rate of that prior.
     """
 
-    strength: float | Array = 1.0
-    offset: float | Array = 1.0
-    concentration_shape: float | Array | None = None
-    concentration_rate: float | Array | None = None
+    strength: Leaf = 1.0
+    offset: Leaf = 1.0
+    concentration_shape: Leaf = None
+    concentration_rate: Leaf = None
 
 
 class FeatureLayer(NamedTuple):

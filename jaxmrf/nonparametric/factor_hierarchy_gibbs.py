@@ -69,7 +69,11 @@ def init(layers: Sequence[FeatureLayer], likelihood: Any) -> HierarchyState:
 
 
 def step(
-    key: Key, state: HierarchyState, priors: Sequence[LayerPrior]
+    key: Key,
+    state: HierarchyState,
+    priors: Sequence[LayerPrior],
+    *,
+    is_shuffled: bool = False,
 ) -> tuple[HierarchyState, HierarchyInfo]:
     """One sweep over all layers, or none if a buffer is, or was before, too small.
 
@@ -77,12 +81,17 @@ def step(
         key: Random key.
         state: Position.
         priors: One per layer, from the top down.
+        is_shuffled: Whether inactive features take free slots at random. Needed where slots differ
+            in something that is not drawn here; otherwise any order will do, and the fixed one
+            makes the result independent of the capacity.
     """
     layers, likelihood, needed = list(state.layers), state.likelihood, []
     for depth, prior in enumerate(priors):
         keys = jax.random.split(jax.random.fold_in(key, depth), 3)
         above = layers[depth - 1] if depth else None
-        layer, log_threshold, num_needed = refresh(keys[0], above, layers[depth], prior)
+        layer, log_threshold, num_needed = refresh(
+            keys[0], above, layers[depth], prior, is_shuffled=is_shuffled
+        )
         needed.append(num_needed)
         if depth + 1 < len(priors):
             below = _renew_rows(keys[1], layers[depth + 1], layer.is_active, priors[depth + 1])
@@ -107,7 +116,12 @@ def step(
 
 
 def refresh(
-    key: Key, above: FeatureLayer | None, layer: FeatureLayer, prior: LayerPrior
+    key: Key,
+    above: FeatureLayer | None,
+    layer: FeatureLayer,
+    prior: LayerPrior,
+    *,
+    is_shuffled: bool = False,
 ) -> tuple[FeatureLayer, Float[Array, ""], Int[Array, ""]]:
     """Concentration, sticks and weights of a layer given the features, inactive ones included.
 
@@ -116,12 +130,13 @@ def refresh(
         above: Layer above, or None for the top layer.
         layer: The layer.
         prior: Its prior.
+        is_shuffled: Whether inactive features take free slots at random, not in order.
 
     Returns:
         The layer, the log of the threshold above which features are to be updated, and how many
         slots the active features and all others above it need.
     """
-    keys = jax.random.split(key, 6)
+    keys = jax.random.split(key, 7)
     is_active = layer.is_active
     absence = stick_prior(above, layer, prior)
     concentration = layer.concentration
@@ -143,8 +158,12 @@ def refresh(
     inactive = indian_buffet.draw_inactive_sticks(
         keys[3], absence.log_absence, concentration, absence.mean_uses, is_active.size
     )
-    slot = jnp.maximum(jnp.cumsum(~is_active) - 1, 0)
-    log_sticks = jnp.where(is_active, log_active, inactive.log_sticks[slot])
+    priority = jnp.arange(is_active.size)
+    if is_shuffled:
+        priority = jax.random.permutation(keys[6], priority)
+    free_slots = jnp.argsort(jnp.where(is_active, is_active.size, priority), stable=True)
+    log_sticks = jnp.zeros_like(log_active).at[free_slots].set(inactive.log_sticks)
+    log_sticks = jnp.where(is_active, log_active, log_sticks)
     log_sticks = jnp.maximum(log_sticks, indian_buffet.LOG_SMALLEST_STICK)
     weights = (layer.log_weights, layer.log_failures)
     if above is not None:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxmrf.models.noisy_or import CauseSums, add_cause, log_on_ratio, no_causes, remove_cause
 from jaxmrf.nonparametric import noisy_or_features
 from jaxmrf.nonparametric.indian_buffet import quadrature
-from jaxmrf.types import Array, Bool, Float, Int, Key
+from jaxmrf.types import Array, Bool, Float, Int, Key, Leaf
 
 __all__ = ["Child", "NoisyOrChild", "NoisyOrChildCache"]
 
@@ -70,13 +70,13 @@ class NoisyOrChild:
         has_leak: Whether the first parent is the leak.
     """
 
-    features: Bool[Array, "features objects"]
-    is_active: Bool[Array, " features"]
-    log_weights: Float[Array, "parents features"]
-    log_failures: Float[Array, "parents features"]
-    concentration: Float[Array, ""]
-    strength: Float[Array, ""]
-    offset: Float[Array, ""]
+    features: Leaf
+    is_active: Leaf
+    log_weights: Leaf
+    log_failures: Leaf
+    concentration: Leaf
+    strength: Leaf
+    offset: Leaf
     has_leak: bool = field(metadata={"static": True})
 
     def prepare(self, features: Bool[Array, "parents objects"]) -> NoisyOrChildCache:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmrf.logspace import draw_log_gamma
-from jaxmrf.types import Array, Bool, Float, Key
+from jaxmrf.types import Array, Bool, Float, Key, Leaf
 
 __all__ = ["GaussianCache", "GaussianFactors", "draw_gaussian_prior"]
 
@@ -38,9 +38,9 @@ class GaussianFactors:
     """Linear-Gaussian likelihood with its parameters, all conjugate.
 
     Attributes:
-        data: x.
-        loadings: theta.
-        activations: z g; only read where a feature is on, and only if weights are drawn.
+        data: x, ``[objects, dims]``.
+        loadings: theta, ``[features, dims]``.
+        activations: z g, ``[features, objects]``; only read where a feature is on, and only if weights are drawn.
         noise_variance: sigma^2.
         loading_variance: tau^2.
         noise_prior: Shape and rate of the inverse gamma prior of sigma^2, or None if it is known.
@@ -49,11 +49,11 @@ class GaussianFactors:
         is_learned: Whether the loadings are drawn.
     """
 
-    data: Float[Array, "objects dims"]
-    loadings: Float[Array, "features dims"]
-    activations: Float[Array, "features objects"]
-    noise_variance: Float[Array, ""]
-    loading_variance: Float[Array, ""]
+    data: Leaf
+    loadings: Leaf
+    activations: Leaf
+    noise_variance: Leaf
+    loading_variance: Leaf
     noise_prior: tuple | None = None
     loading_prior: tuple | None = None
     has_weights: bool = field(default=False, metadata={"static": True})

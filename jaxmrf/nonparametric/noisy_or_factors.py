@@ -23,7 +23,7 @@ from jaxmrf.models.noisy_or import (
     remove_cause,
 )
 from jaxmrf.nonparametric.noisy_or_features import Weights, draw_weight_rows
-from jaxmrf.types import Array, Bool, Float, Int, Key
+from jaxmrf.types import Array, Bool, Float, Int, Key, Leaf
 
 __all__ = ["Cells", "NoisyOrFactors", "find_cells"]
 
@@ -55,20 +55,20 @@ class NoisyOrFactors:
     """Binomial noisy-or likelihood with its weights.
 
     Attributes:
-        successes: x, zero where a cell is missing.
+        successes: x, ``[objects, dims]``, zero where a cell is missing.
         failures: C - x, zero where a cell is missing.
-        cells: The cells that may have a success.
-        log_weights: log W.
+        cells: The cells that may have a success; None if weights are not drawn.
+        log_weights: log W, ``[features, dims]``.
         log_failures: log(1 - W).
         prior: a and b.
         is_learned: Whether the weights are drawn.
     """
 
-    successes: Float[Array, "objects dims"]
-    failures: Float[Array, "objects dims"]
-    cells: Cells
-    log_weights: Float[Array, "features dims"]
-    log_failures: Float[Array, "features dims"]
+    successes: Leaf
+    failures: Leaf
+    cells: Cells | None
+    log_weights: Leaf
+    log_failures: Leaf
     prior: tuple = (1.0, 1.0)
     is_learned: bool = field(default=True, metadata={"static": True})
 
