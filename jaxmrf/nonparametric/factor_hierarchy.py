@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import betaln
 
 from jaxmrf.logspace import log1mexp
@@ -32,6 +33,7 @@ __all__ = [
     "log_joint",
     "log_prior_odds",
     "num_active",
+    "start",
     "stick_prior",
 ]
 
@@ -213,6 +215,81 @@ def draw_prior(
         above = layer._replace(features=uniform < probability)
         layers.append(above)
     return tuple(layers)
+
+
+def start(
+    features: Sequence[np.ndarray],
+    capacities: Sequence[int],
+    concentrations: Sequence[float],
+    *,
+    has_leak: bool = False,
+) -> tuple[FeatureLayer, ...]:
+    """Layers that begin at given features.
+
+    Sticks are the shares of objects that have a feature, weights one half; the first step of the
+    sampler draws both.
+
+    Args:
+        features: Which object has which feature, ``[objects, features]`` of every layer, from the
+            top down.
+        capacities: Slots of every layer.
+        concentrations: alpha of every layer.
+        has_leak: Whether noisy-or layers have a unit that is on for every object.
+
+    Raises:
+        ValueError: If a matrix is not binary, has other objects than the first, has more columns
+            than there are slots, or asks for a feature where no parent is on; or if a
+            concentration is not positive.
+    """
+    layers, above = [], None
+    for depth, matrix in enumerate(features):
+        matrix, capacity, alpha = np.asarray(matrix), capacities[depth], concentrations[depth]
+        _check_start(depth, matrix, np.asarray(features[0]), above, capacity, alpha, has_leak)
+        num_objects, num_features = matrix.shape
+        share = np.clip(matrix.mean(axis=0), 1 / (num_objects + 1), 1 - 1 / (num_objects + 1))
+        log_sticks = np.full(capacity, indian_buffet.LOG_SMALLEST_STICK)
+        log_sticks[:num_features] = np.log(share)
+        num_parents = 0 if above is None else capacities[depth - 1] + has_leak
+        half = jnp.full((num_parents, capacity), jnp.log(0.5))
+        padded = np.pad(matrix.T.astype(bool), ((0, capacity - num_features), (0, 0)))
+        layers.append(
+            FeatureLayer(
+                jnp.asarray(log_sticks, float),
+                jnp.asarray(padded),
+                half,
+                half,
+                jnp.asarray(alpha, float),
+            )
+        )
+        above = matrix
+    return tuple(layers)
+
+
+def _check_start(depth, matrix, first, above, capacity, concentration, has_leak) -> None:
+    where = f"start: expected features of layer {depth}"
+    if matrix.ndim != 2 or len(matrix) != len(first):
+        raise ValueError(
+            f"{where} of shape [{len(first)} objects, features], got {matrix.shape}; give every "
+            "layer a row for every object"
+        )
+    if not np.isin(matrix, (0, 1)).all():
+        bad = matrix[~np.isin(matrix, (0, 1))][0]
+        raise ValueError(f"{where} to be 0 or 1, got {bad}; pass which object has which feature")
+    if matrix.shape[1] > capacity:
+        raise ValueError(
+            f"{where} to fit into {capacity} slots, got {matrix.shape[1]}; raise its capacity"
+        )
+    if not concentration > 0:
+        raise ValueError(
+            f"start: expected concentration > 0 of layer {depth}, got {concentration}; take 1"
+        )
+    if above is not None and not has_leak:
+        is_orphan = matrix.any(axis=1) & ~above.any(axis=1)
+        if is_orphan.any():
+            raise ValueError(
+                f"{where} only for objects that have some feature of layer {depth - 1}, got object "
+                f"{np.flatnonzero(is_orphan)[0]} without; turn one on for it, or add a leak"
+            )
 
 
 def grow(layers: Sequence[FeatureLayer], capacities: Sequence[int]) -> tuple[FeatureLayer, ...]:

@@ -13,11 +13,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxmrf.logspace import draw_log_gamma
 from jaxmrf.types import Array, Bool, Float, Key, Leaf
 
-__all__ = ["GaussianCache", "GaussianFactors", "draw_gaussian_prior"]
+__all__ = ["GaussianCache", "GaussianFactors", "draw_gaussian_prior", "observe"]
 
 
 class GaussianCache(NamedTuple):
@@ -40,7 +41,7 @@ class GaussianFactors:
     Attributes:
         data: x, ``[objects, dims]``.
         loadings: theta, ``[features, dims]``.
-        activations: z g, ``[features, objects]``; only read where a feature is on, and only if weights are drawn.
+        activations: z g, ``[features, objects]``; read where a feature is on if weights are drawn.
         noise_variance: sigma^2.
         loading_variance: tau^2.
         noise_prior: Shape and rate of the inverse gamma prior of sigma^2, or None if it is known.
@@ -180,6 +181,55 @@ def draw_gaussian_prior(
     noise = jax.random.normal(key_data, likelihood.data.shape, loadings.dtype)
     data = activations.T @ loadings + jnp.sqrt(likelihood.noise_variance) * noise
     return replace(likelihood, data=data, loadings=loadings, activations=activations)
+
+
+def observe(
+    data: np.ndarray,
+    capacity: int,
+    *,
+    noise_variance: float = 1.0,
+    loading_variance: float = 1.0,
+    noise_prior: tuple[float, float] | None = None,
+    loading_prior: tuple[float, float] | None = None,
+    has_weights: bool = False,
+) -> GaussianFactors:
+    """The likelihood of real data, with loadings of zero that the first steps of the sampler draw.
+
+    Args:
+        data: x, ``[objects, dims]``.
+        capacity: Slots for features.
+        noise_variance: sigma^2, where it starts if it has a prior.
+        loading_variance: tau^2, likewise.
+        noise_prior: Shape and rate of the inverse gamma prior of sigma^2.
+        loading_prior: Those of tau^2.
+        has_weights: Whether every object has a weight for each of its features.
+
+    Raises:
+        ValueError: If the data are not finite or a variance or prior is not positive.
+    """
+    data = np.asarray(data)
+    if not np.isfinite(data).all():
+        index = tuple(np.argwhere(~np.isfinite(data))[0].tolist())
+        raise ValueError(
+            f"observe: expected finite data, got {data[index]} at index {index}; drop the object"
+        )
+    positive = [noise_variance, loading_variance, *(noise_prior or ()), *(loading_prior or ())]
+    if not min(positive) > 0:
+        raise ValueError(f"observe: expected positive variances and priors, got {positive}; take 1")
+
+    def as_floats(prior):
+        return None if prior is None else tuple(jnp.asarray(value, float) for value in prior)
+
+    return GaussianFactors(
+        data=jnp.asarray(data, float),
+        loadings=jnp.zeros((capacity, data.shape[1])),
+        activations=jnp.ones((capacity, len(data))),
+        noise_variance=jnp.asarray(noise_variance, float),
+        loading_variance=jnp.asarray(loading_variance, float),
+        noise_prior=as_floats(noise_prior),
+        loading_prior=as_floats(loading_prior),
+        has_weights=has_weights,
+    )
 
 
 def _draw_variance(key: Key, prior: tuple, num, sum_squares) -> Float[Array, ""]:

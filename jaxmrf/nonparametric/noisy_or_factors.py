@@ -25,7 +25,7 @@ from jaxmrf.models.noisy_or import (
 from jaxmrf.nonparametric.noisy_or_features import Weights, draw_weight_rows
 from jaxmrf.types import Array, Bool, Float, Int, Key, Leaf
 
-__all__ = ["Cells", "NoisyOrFactors", "find_cells"]
+__all__ = ["Cells", "NoisyOrFactors", "find_cells", "observe"]
 
 
 class Cells(NamedTuple):
@@ -42,8 +42,8 @@ class Cells(NamedTuple):
     counts: Float[Array, " cells"]
 
 
-def find_cells(counts, is_observed) -> Cells:
-    """The observed cells with a success, of concrete data."""
+def find_cells(counts: np.ndarray, is_observed: np.ndarray) -> Cells:
+    """The observed cells with a success, of known data."""
     rows, columns = np.nonzero(np.where(is_observed, counts, 0))
     values = np.asarray(counts)[rows, columns].astype(np.float32)
     return Cells(jnp.asarray(rows), jnp.asarray(columns), jnp.asarray(values))
@@ -172,3 +172,42 @@ class NoisyOrFactors:
             log_weights=jnp.pad(self.log_weights, rows, constant_values=-1.0),
             log_failures=jnp.pad(self.log_failures, rows, constant_values=-1.0),
         )
+
+
+def observe(
+    counts: np.ndarray,
+    total_count: int,
+    capacity: int,
+    *,
+    is_observed: np.ndarray | None = None,
+    prior: tuple[float, float] = (1.0, 1.0),
+) -> NoisyOrFactors:
+    """The likelihood of counts, with weights that the first steps of the sampler draw.
+
+    Args:
+        counts: Successes, ``[objects, dims]``.
+        total_count: C, the number of trials behind each count.
+        capacity: Slots for features.
+        is_observed: Which cells count; by default all.
+        prior: a and b of the Beta prior of the weights.
+
+    Raises:
+        ValueError: If an observed count is not an integer in 0..C, or the prior is not positive.
+    """
+    counts = np.asarray(counts)
+    is_observed = np.broadcast_to(True if is_observed is None else is_observed, counts.shape)
+    is_good = (counts >= 0) & (counts <= total_count) & (counts == np.floor(counts))
+    if (is_observed & ~is_good).any():
+        index = tuple(np.argwhere(is_observed & ~is_good)[0].tolist())
+        raise ValueError(
+            f"observe: expected integers in 0..{total_count}, got {counts[index]} at index "
+            f"{index}; mark cells without data by is_observed, or raise total_count"
+        )
+    if not min(prior) > 0:
+        raise ValueError(f"observe: expected a positive prior, got {prior}; take (1, 1)")
+    successes = np.where(is_observed, counts, 0).astype(np.float32)
+    failures = np.where(is_observed, total_count - counts, 0).astype(np.float32)
+    cells = find_cells(counts, is_observed)
+    half = jnp.full((capacity, counts.shape[1]), jnp.log(0.5))
+    prior = tuple(jnp.asarray(value, float) for value in prior)
+    return NoisyOrFactors(jnp.asarray(successes), jnp.asarray(failures), cells, half, half, prior)
