@@ -134,14 +134,14 @@ class NoisyOrBinomial(SortedFieldsDistribution):
         shapes = np.shape(features), np.shape(weights)
         batch_shape, event_shape = _shapes("NoisyOrBinomial", *shapes)
         if is_observed is not None:
-            observed = np.shape(is_observed)
-            if np.broadcast_shapes(observed, (*batch_shape, *event_shape)) != (
-                *batch_shape,
-                *event_shape,
+            observed, shape = np.shape(is_observed), (*batch_shape, *event_shape)
+            missing = len(shape) - len(observed)
+            if missing < 0 or any(
+                a not in (1, b) for a, b in zip(observed, shape[missing:], strict=True)
             ):
                 raise ValueError(
-                    "NoisyOrBinomial: expected is_observed to broadcast to "
-                    f"{(*batch_shape, *event_shape)}, got {observed}; mark every measurement"
+                    f"NoisyOrBinomial: expected is_observed to broadcast to {shape}, got "
+                    f"{observed}; mark every measurement"
                 )
             is_observed = _with_rank(is_observed, len(batch_shape) + 1)
         self.features = _with_rank(features, len(batch_shape) + 1)

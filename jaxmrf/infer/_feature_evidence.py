@@ -18,6 +18,8 @@ from jaxmrf.infer._evidence import Dependant, log_evidence
 
 __all__ = ["SiteFactors", "check_objects", "object_axis"]
 
+_NUM_MIXTURES = 16
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -64,15 +66,15 @@ def check_objects(
 ) -> str | None:
     """The first dependant whose log-probability of an object depends on another's features.
 
-    Evaluated at two random feature matrices and at a mixture of their rows; parameters are drawn
+    Evaluated at two random feature matrices and at mixtures of their rows; parameters are drawn
     from the prior. Data that are being traced cannot be evaluated.
     """
     if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((model_args, model_kwargs))):
         return None
     rng = np.random.default_rng(0)
     first, second = rng.integers(2, size=(2, *shape))
-    is_first = rng.integers(2, size=shape[0]).astype(bool)
-    mixed = np.where(is_first[:, None], first, second)
+    is_first = rng.integers(2, size=(_NUM_MIXTURES, shape[0])).astype(bool)
+    mixed = np.where(is_first[..., None], first, second)
 
     def evaluate():
         trace = prototype_trace(conditioned(model), jax.random.key(0), model_args, model_kwargs)
@@ -89,7 +91,7 @@ def check_objects(
             arguments = (model, site, value, dependants, model_args, kwargs)
             return log_evidence(*arguments, shape=shape[:1])
 
-        return at(first), at(second), at(mixed)
+        return at(first), at(second), jax.vmap(at)(mixed)
 
     try:
         with jax.ensure_compile_time_eval():

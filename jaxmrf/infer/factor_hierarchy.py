@@ -140,7 +140,10 @@ class FactorHierarchyGibbs(BlockKernel):
         return tuple(name for layer in self._layers for name in layer.names)
 
     def _check_sites(self, trace) -> None:
-        """Raise unless the kernel can own all latent sites, over whole plates of one size."""
+        """Raise unless the kernel can own all latent sites, and counts are what they should be."""
+        for name, site in trace.items():
+            if site["type"] == "sample" and site["is_observed"]:
+                _check_counts(name, base_distribution(site["fn"]), site["value"])
         others = [name for name in latent_sample_sites(trace) if name not in self._names]
         if others:
             raise ValueError(
@@ -179,14 +182,12 @@ class FactorHierarchyGibbs(BlockKernel):
                 )
 
     def _describe_observation(self, trace) -> bool:
-        """Whether the only observation is a noisy-or of the features; its counts are checked."""
+        """Whether the only observation is a plain noisy-or of the features."""
         if len(self._dependants) != 1:
             return False
-        site = trace[self._dependants[0].name]
-        fn, value = site["fn"], site["value"]
+        fn = trace[self._dependants[0].name]["fn"]
         if not isinstance(fn, NoisyOr | NoisyOrBinomial):
             return False
-        _check_counts(self._dependants[0].name, fn, value)
         parents = fn.parents if isinstance(fn, NoisyOr) else fn.features
         is_plain = fn.weights.shape[-2] == parents.shape[-1] and fn.weights.size == np.prod(
             fn.weights.shape[-2:]
@@ -312,8 +313,8 @@ class FactorHierarchyGibbs(BlockKernel):
 
 
 def _check_counts(name: str, fn, value) -> None:
-    """Raise if known data are not counts in 0..total_count."""
-    if not not_jax_tracer(value):
+    """Raise if the known data of a noisy-or are not counts in 0..total_count."""
+    if not isinstance(fn, NoisyOr | NoisyOrBinomial) or not not_jax_tracer(value):
         return
     value, total = np.asarray(value), getattr(fn, "total_count", 1)
     is_good = (value >= 0) & (value <= total) & (value == np.floor(value))
