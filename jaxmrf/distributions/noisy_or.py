@@ -18,7 +18,7 @@ from numpyro.distributions import constraints
 from numpyro.distributions.util import validate_sample
 from numpyro.util import not_jax_tracer
 
-from jaxmrf.distributions._base import SortedFieldsDistribution, as_floats
+from jaxmrf.distributions._base import SortedFieldsDistribution, as_floats, broadcast
 from jaxmrf.logspace import log1mexp
 from jaxmrf.models.noisy_or import draw_counts, log_failure, log_off
 
@@ -215,7 +215,7 @@ def _log_binomial(successes, failures, log_off) -> jax.Array:
 def _with_rank(value, rank: int):
     """The value with leading axes of length one, as promote_batch_shape asks."""
     shape = np.shape(value)
-    return jnp.reshape(value, (*(1,) * (rank - len(shape)), *shape))
+    return broadcast(value, (*(1,) * (rank - len(shape)), *shape))
 
 
 def _shapes(name: str, parents: tuple, weights: tuple) -> tuple[tuple, tuple]:

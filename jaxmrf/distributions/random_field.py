@@ -18,7 +18,7 @@ import numpy as np
 from numpyro.distributions.util import validate_sample
 from numpyro.util import not_jax_tracer
 
-from jaxmrf.distributions._base import SortedFieldsDistribution, as_floats
+from jaxmrf.distributions._base import SortedFieldsDistribution, as_floats, broadcast
 from jaxmrf.exact import enumeration
 from jaxmrf.graphs import Graph, sweep_plan
 from jaxmrf.models import log_potential, log_pseudolikelihood
@@ -91,7 +91,7 @@ class MarkovRandomField(SortedFieldsDistribution):
             own = shapes[key][: -len(event)] if shapes[key] else ()
             ones = (1,) * (len(batch_shape) - len(own))
             # equal ranks, as promote_batch_shape asks; the batch axes themselves stay unexpanded
-            setattr(self, key, _broadcast(value, (*ones, *own, *event)))
+            setattr(self, key, broadcast(value, (*ones, *own, *event)))
         super().__init__(batch_shape, (graph.num_nodes,), validate_args=validate_args)
 
     def validate_args(self, strict: bool = True) -> None:
@@ -348,15 +348,3 @@ def _batch_shape(name: str, shapes: dict, axes: dict[str, str]) -> tuple[int, ..
             f"{name}: expected leading axes that broadcast, got shapes {shapes}; "
             "align the batch axes of the parameters"
         ) from None
-
-
-def _broadcast(value, shape: tuple[int, ...]):
-    """A parameter of the given shape; a known value stays known, or jit would skip validation."""
-    if not isinstance(value, jax.Array):
-        return np.broadcast_to(value, shape)
-    if value.shape == shape:
-        return value
-    if not not_jax_tracer(value):
-        return jnp.broadcast_to(value, shape)
-    with jax.ensure_compile_time_eval():
-        return jnp.broadcast_to(value, shape)

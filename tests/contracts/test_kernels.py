@@ -4,6 +4,7 @@ from functools import partial
 
 import jax.numpy as jnp
 import pytest
+from feature_models import one_layer
 from kernel_models import (
     field_and_mixture,
     grouped_square,
@@ -20,6 +21,7 @@ from jaxmrf.infer import (
     ConcentrationGibbs,
     ExactLikelihood,
     ExchangeMH,
+    FactorHierarchyGibbs,
     GroupExchange,
     GroupGibbs,
     LatentFieldGibbs,
@@ -60,6 +62,7 @@ def grouped_blocks(likelihood):
 
 CASES = {
     "exchange": KernelCase(lambda: ExchangeMH(observed_field), (STATES,)),
+    "factor_hierarchy": KernelCase(lambda: FactorHierarchyGibbs(one_layer), (NUMBERS[:3],)),
     "group_exchange": KernelCase(lambda: GroupExchange(grouped_tables, num_proposals=1), (STATES,)),
     "latent_field": KernelCase(lambda: LatentFieldGibbs(latent_field), (NUMBERS,)),
     "mrf_gibbs": KernelCase(two_blocks, (STATES[0], NUMBERS[:2])),
@@ -71,7 +74,7 @@ CASES |= {
     name: KernelCase(partial(grouped_blocks, likelihood), (STATES,))
     for name, likelihood in GROUPED.items()
 }
-SLOW = {"group_exchange", *GROUPED}
+SLOW = {"factor_hierarchy", "group_exchange", *GROUPED}
 
 
 @pytest.mark.parametrize("check", KERNEL_CHECKS)
