@@ -21,6 +21,8 @@ from jaxmrf.types import Array, Bool, Float, Int, Key, Leaf
 
 __all__ = ["Child", "NoisyOrChild", "NoisyOrChildCache"]
 
+_NUM_NEW_PARENTS = 8.0  # on for everyone; more of them cost accuracy slowly
+
 
 @runtime_checkable
 class Child(Protocol):
@@ -94,7 +96,10 @@ class NoisyOrChild:
         sums = jax.lax.fori_loop(0, (num_uses > 0).sum(), add, empty)
         num_parents = noisy_or_features.num_parents_used(num_uses, num_objects)
         mean_uses = noisy_or_features.mean_uses(num_parents, self.strength, self.offset)
-        nodes, weights, _ = quadrature(mean_uses)
+        # the nodes must do for all counts of this sweep, also from none at all
+        room = jnp.full(num_objects, _NUM_NEW_PARENTS)
+        room = noisy_or_features.mean_uses(room, self.strength, self.offset)
+        nodes, weights, _ = quadrature(mean_uses + room)
         log_absence = noisy_or_features.log_absence(nodes, num_parents, self.strength, self.offset)
         # the nodes stay where they are while the counts change; the smallest one answers for
         # everything below it, where f is linear
