@@ -172,6 +172,38 @@ def test_columns_are_accepted_with_the_weight_of_the_infinitely_many(key, has_le
             np.testing.assert_allclose(kept.sums.log_off(), anew.sums.log_off(), rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("num_objects", "before", "after"),
+    [
+        (3, (0, 0), (3, 0)),
+        (3, (1, 0), (1, 3)),
+        (3, (3, 3), (0, 0)),
+        (500, (0, 0), (300, 0)),
+        (500, (1, 0), (500, 500)),
+        (500, (500, 500), (1, 0)),
+    ],
+)
+def test_the_weight_of_the_infinitely_many_is_right_however_far_a_sweep_goes(
+    num_objects, before, after
+):
+    """The cache is made once a sweep: it must hold for what the sweep makes of the parents."""
+    below = FeatureLayer(
+        jnp.zeros(1),
+        jnp.zeros((1, num_objects), bool),
+        jnp.full((2, 1), -1.0),
+        jnp.full((2, 1), -1.0),
+        jnp.asarray(1.0),
+    )
+    child = child_of(below, 1, False)
+    cache = child.prepare(jnp.arange(num_objects) < jnp.array(before)[:, None])
+    new = cache.log_absence + sum(
+        cache.terms[b] - cache.terms[a] for a, b in zip(before, after, strict=True)
+    )
+    found = (cache.node_weights * (jnp.exp(cache.log_absence) - jnp.exp(new))).sum()
+    expected = [oracle.expected_present(n, STRENGTHS[1], OFFSETS[1]) for n in (after, before)]
+    np.testing.assert_allclose(found, expected[0] - expected[1], atol=1e-5)
+
+
 def test_an_object_without_parents_cannot_have_a_feature():
     above, layer = (convert(x) for x in hierarchy(False)[:2])
     above = above._replace(features=above.features.at[:, 2].set(False))
@@ -216,11 +248,11 @@ def test_larger_buffers_hold_the_same_features():
 
 def test_prior_draws_put_the_poisson_number_of_features_below(key):
     """Given the layer above, the number below is Poisson(alpha psi): mean and variance."""
-    num_draws, concentration = 8000, 1.2
+    num_draws, concentration = 3000, 0.8
     priors = (LayerPrior(), LayerPrior(0.8))
 
     def draw(key):
-        above, layer = factor_hierarchy.draw_prior(key, 4, (24, 40), priors, (1.0, concentration))
+        above, layer = factor_hierarchy.draw_prior(key, 4, (12, 16), priors, (0.8, concentration))
         absence = factor_hierarchy.stick_prior(above, layer, priors[1])
         nodes = jnp.linspace(-18, 0, 400)  # of log u
         heights = -jnp.expm1(absence.log_absence(nodes))
