@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 _NUM_EXPLICIT = 3
+_PARENTS_AT_ONCE = 8
 _SMALLEST_LOG_WEIGHT = -80.0  # keeps weights positive and normal in single precision
 
 
@@ -132,12 +133,27 @@ def draw_active_sticks(
         strength: c.
         offset: b.
     """
-    key_on, key_off, key_beta = jax.random.split(key, 3)
+    key_table, key_beta = jax.random.split(key)
     sticks = jnp.exp(log_sticks)[:, None]
-    zero = jnp.zeros(())
-    tables_on = draw_num_tables(key_on, strength * sticks, zero, successes).sum(axis=1)
     first = jnp.asarray(offset, sticks.dtype)
-    tables_off = draw_num_tables(key_off, strength * (1 - sticks), first, failures).sum(axis=1)
+    is_used = (successes + failures).any(axis=0)
+    order = jnp.argsort(~is_used, stable=True)
+    num_blocks = -(-is_used.sum() // _PARENTS_AT_ONCE)
+
+    # parents that nobody has cost nothing, and draws do not depend on how many there are
+    def add(block, tables):
+        tables_on, tables_off = tables
+        key_on, key_off = jax.random.split(jax.random.fold_in(key_table, block))
+        place = block * _PARENTS_AT_ONCE + jnp.arange(_PARENTS_AT_ONCE)
+        parents, is_in = order[place], place < is_used.sum()
+        on = jnp.where(is_in, successes[:, parents], 0)
+        off = jnp.where(is_in, failures[:, parents], 0)
+        tables_on += draw_num_tables(key_on, strength * sticks, jnp.zeros(()), on).sum(axis=1)
+        tables_off += draw_num_tables(key_off, strength * (1 - sticks), first, off).sum(axis=1)
+        return tables_on, tables_off
+
+    none = jnp.zeros_like(log_sticks)
+    tables_on, tables_off = jax.lax.fori_loop(0, num_blocks, add, (none, none))
     log_sticks, _ = draw_log_beta(key_beta, jnp.maximum(tables_on, 1), 1 + tables_off)
     return log_sticks
 
