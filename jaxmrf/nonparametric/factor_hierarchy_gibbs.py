@@ -16,6 +16,7 @@ infinite factor model hierarchy via a noisy-or mechanism", NIPS 2009, section 4.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -248,13 +249,17 @@ def step_objects(
     return tuple(layers), likelihood.store(cache)
 
 
+def _info(state: HierarchyState, info: HierarchyInfo) -> HierarchyInfo:
+    return info
+
+
 def run(
     key: Key,
     state: HierarchyState,
     priors: Sequence[LayerPrior],
     num_steps: int,
     *,
-    summarize: Callable[[HierarchyState, HierarchyInfo], Any] | None = None,
+    summarize: Callable[[HierarchyState, HierarchyInfo], Any] = _info,
     chunk_size: int = 10,
     is_verbose: bool = False,
 ) -> tuple[HierarchyState, Any]:
@@ -269,29 +274,19 @@ def run(
         priors: One per layer.
         num_steps: How many.
         summarize: What to keep of each step, of shapes that do not depend on the capacity; by
-            default the info.
+            default the info. One function for many runs is compiled once.
         chunk_size: Steps between looks at the buffers and updates of the progress bar.
         is_verbose: Whether to show a progress bar.
 
     Returns:
         The last state and the summaries of all steps, stacked, as NumPy arrays.
     """
-    if summarize is None:
-        summarize = lambda state, info: info  # noqa: E731
-
-    @jax.jit
-    def run_chunk(state, start):
-        def one(state, index):
-            new, info = step(jax.random.fold_in(key, index), state, priors)
-            new = _choose(index < num_steps, new, state)
-            return new, (info.is_truncated, summarize(new, info))
-
-        return jax.lax.scan(one, state, start + jnp.arange(chunk_size))
-
     kept, done = [], 0
     with tqdm(total=num_steps, disable=not is_verbose) as bar:
         while done < num_steps:
-            state, (is_truncated, summaries) = run_chunk(state, done)
+            state, (is_truncated, summaries) = _run_chunk(
+                key, state, priors, done, num_steps, summarize=summarize, chunk_size=chunk_size
+            )
             num_good = min(int((~is_truncated).sum()), num_steps - done)
             kept.append(jax.tree.map(lambda x, n=num_good: np.asarray(x[:n]), summaries))
             done += num_good
@@ -299,6 +294,18 @@ def run(
             if bool(state.is_truncated):
                 state = _grow_state(state)
     return state, jax.tree.map(lambda *parts: np.concatenate(parts), *kept)
+
+
+@partial(jax.jit, static_argnames=("summarize", "chunk_size"))
+def _run_chunk(key, state, priors, start, num_steps, *, summarize, chunk_size: int):
+    """So many steps from the one of the given index, none beyond the last."""
+
+    def one(state, index):
+        new, info = step(jax.random.fold_in(key, index), state, priors)
+        new = _choose(index < num_steps, new, state)
+        return new, (info.is_truncated, summarize(new, info))
+
+    return jax.lax.scan(one, state, start + jnp.arange(chunk_size))
 
 
 def _choose(condition, first, second):
