@@ -151,7 +151,10 @@ MUTATIONS = {
         replace(TWO, capacities=(24, 16), concentrations=(1.5, 0.8), num_sweeps=3),
         40_000,
     ),
-    with_active_features_first: (replace(ONE, noise_variance=0.2, num_objects=2), 200_000),
+    with_active_features_first: (
+        replace(ONE, likelihood=1, num_objects=2, num_dims=3, num_sweeps=5),
+        50_000,
+    ),
     with_a_threshold_at_the_rarest_active_feature: (ONE, 20_000),
     with_inactive_sticks_from_the_prior: (ONE, 20_000),
 }
