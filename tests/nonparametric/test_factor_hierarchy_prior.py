@@ -152,7 +152,7 @@ MUTATIONS = {
         40_000,
     ),
     with_active_features_first: (
-        replace(ONE, likelihood=1, num_objects=2, num_dims=3, num_sweeps=5),
+        replace(ONE, likelihood=3, concentrations=(1.5,), num_objects=1, num_sweeps=5),
         50_000,
     ),
     with_a_threshold_at_the_rarest_active_feature: (ONE, 20_000),
