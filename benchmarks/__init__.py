@@ -2,7 +2,8 @@
 
 A case is a module `case_NAME.py` with one function, `run(size, out) -> list[dict]`: it does the
 work in its "small" or "full" form, may write pictures into the folder `out`, and returns one
-`rows.row` for every method. Its rows are kept in `results/NAME.jsonl`.
+`rows.row` for every method, or none if its data are not there. Its rows are kept in
+`results/NAME.jsonl`.
 """
 
 import os

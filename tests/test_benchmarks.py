@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as runner
-from benchmarks import rows, table
+from benchmarks import case_ifm_digits, case_ifm_tags, rows, table
 
 
 def make_row(method="gibbs", size="full", device="cpu", **more):
@@ -128,6 +128,23 @@ def test_runner_keeps_small_rows_away_from_the_committed_results(demo_case, monk
     assert [size for size, _ in demo_case] == ["small", "full"]
     assert demo_case[0][1] == tmp_path / "jaxmrf-benchmarks-"
     assert demo_case[1][1] == tmp_path / "results"
+
+
+def test_runner_passes_over_a_case_without_data(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(runner, "CASES", ["demo"])
+    monkeypatch.setattr(
+        runner, "import_module", lambda name: SimpleNamespace(run=lambda size, out: [])
+    )
+    runner.main(["--only", "demo", "--size", "small", "--out", str(tmp_path)])
+    assert list(tmp_path.iterdir()) == []
+    assert "rows in" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("case", [case_ifm_digits, case_ifm_tags])
+def test_case_without_its_data_folder_says_so(case, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("JAXMRF_DATA", str(tmp_path / "absent"))
+    assert case.run("small", tmp_path) == []
+    assert f"{case.CASE}: skipped, there is no folder of data sets" in capsys.readouterr().out
 
 
 def test_runner_refuses_an_unknown_case(demo_case, capsys):
