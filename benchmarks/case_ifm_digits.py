@@ -6,9 +6,10 @@ the IBP and kept. Gaussian noise of standard deviation 0.5 is added to all 64 co
 other threes; what was learned is fixed, their factors are inferred from the noisy components (the
 noise variance is then sigma^2 + 0.25). Quality, per test digit: `log_likelihood`, the log of the
 mean over draws of N(clean; (z g) theta, sigma^2 I); `log_predictive`, that of the mean of
-p(clean | noisy, z, theta), weights integrated out; the squared error of the mean (z g) theta per
-component, 0.25 before denoising. `gaussian` is one Gaussian of the training covariance. The
-seconds of all rows but that one are those of a sweep: of a chain's, or from a state it reached.
+p(clean | noisy, z, theta), weights integrated out, once a draw; the squared error of the mean
+(z g) theta per component, 0.25 before denoising. `gaussian` is one Gaussian of the training
+covariance. The seconds of all rows but that one are those of a sweep: of a chain's, or from a
+state it reached.
 """
 
 import time
@@ -208,23 +209,20 @@ def infer(key, draws: Learned, clean, noisy):
             return factor_hierarchy_gibbs.step_objects(key_sweep, *carry)
 
         def counted_sweep(index, carry):
-            objects, (log_likelihood, log_predictive, total) = carry
+            objects, (log_likelihood, total) = carry
             layers, likelihood = objects = one_sweep(index, objects)
-            on = layers[-1].features
-            mean = jnp.where(on, likelihood.activations, 0).T @ draw.loadings
+            mean = jnp.where(layers[-1].features, likelihood.activations, 0).T @ draw.loadings
             density = log_normal(clean - mean, draw.noise_variance)
-            predictive = log_predictive_density(on, draw, clean, noisy)
-            return objects, (
-                jnp.logaddexp(log_likelihood, density),
-                jnp.logaddexp(log_predictive, predictive),
-                total + mean,
-            )
+            return objects, (jnp.logaddexp(log_likelihood, density), total + mean)
 
         num_free = SWEEPS_A_DRAW - num_counted
         objects = jax.lax.fori_loop(0, num_free, one_sweep, (tuple(layers), likelihood))
-        (layers, likelihood), scores = jax.lax.fori_loop(
-            num_free, SWEEPS_A_DRAW, counted_sweep, (objects, scores)
+        log_likelihood, log_predictive, total = scores
+        (layers, likelihood), (log_likelihood, total) = jax.lax.fori_loop(
+            num_free, SWEEPS_A_DRAW, counted_sweep, (objects, (log_likelihood, total))
         )
+        predictive = log_predictive_density(layers[-1].features, draw, clean, noisy)
+        scores = log_likelihood, jnp.logaddexp(log_predictive, predictive), total
         return ([layer.features for layer in layers], likelihood.activations, scores), None
 
     none = jnp.full(num_test, -jnp.inf)
@@ -234,7 +232,7 @@ def infer(key, draws: Learned, clean, noisy):
     keys = jax.random.split(key, num_draws)
     (_, _, scores), _ = jax.lax.scan(one_draw, carry, (keys, draws))
     num = num_draws * num_counted
-    return scores[0] - jnp.log(num), scores[1] - jnp.log(num), scores[2] / num
+    return scores[0] - jnp.log(num), scores[1] - jnp.log(num_draws), scores[2] / num
 
 
 def log_normal(residual: jax.Array, variance: jax.Array) -> jax.Array:

@@ -280,7 +280,12 @@ def run(
 
     Returns:
         The last state and the summaries of all steps, stacked, as NumPy arrays.
+
+    Raises:
+        ValueError: If there is no step to take.
     """
+    if num_steps < 1:
+        raise ValueError(f"run: expected num_steps of at least 1, got {num_steps}; pass 1000")
     kept, done = [], 0
     with tqdm(total=num_steps, disable=not is_verbose) as bar:
         while done < num_steps:
