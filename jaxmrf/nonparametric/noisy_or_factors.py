@@ -130,39 +130,47 @@ class NoisyOrFactors:
     def _draw_causes(self, key: Key, features):
         """Successes that each feature caused, and failures of features that were asked.
 
-        One feature after the other in a random order takes a binomial share of what is left.
+        In a random order of all features, the first of every object takes a binomial share of its
+        successes, then the second of what is left, and so on.
         """
         key_order, key_share = jax.random.split(key)
         is_active = features.any(axis=1)
         order = jnp.argsort(jnp.where(is_active, jax.random.uniform(key_order, is_active.shape), 2))
+        is_on = features[order]
+        rank = jnp.cumsum(is_on, axis=0)
         rows, columns, num_left = self.cells
-        num_dims = self.successes.shape[1]
-        # sums over the features not yet asked; that of the last one is exactly its own term
         sums = self.prepare(features)
         left = CauseSums(
             sums.high[rows, columns], sums.low[rows, columns], sums.num_causes[rows, 0]
         )
 
-        def share(i, carry):
+        def share(place, carry):
             num_left, left, successes, failures = carry
-            k = order[i]
-            is_on, failure = features[k][rows], self.log_failures[k][columns]
-            chance = jnp.exp(self.log_weights[k][columns]) / jnp.abs(jnp.expm1(left.log_off()))
+            is_next = is_on & (rank == place + 1)
+            feature = order[jnp.argmax(is_next, axis=0)][rows]
+            is_asked = is_next.any(axis=0)[rows]
+            chance = jnp.exp(self.log_weights[feature, columns]) / jnp.abs(
+                jnp.expm1(left.log_off())
+            )
+            # the last cause takes all, whatever rounding makes of its chance
             chance = jnp.where(left.num_causes == 1, 1, jnp.minimum(chance, 1))
-            chance = jnp.where(is_on, chance, 0)
-            key_cell = jax.random.fold_in(key_share, k)
-            taken = jax.random.binomial(key_cell, num_left, chance)
+            key_cell = jax.random.fold_in(key_share, place)
+            taken = jax.random.binomial(key_cell, num_left, jnp.where(is_asked, chance, 0))
             num_left = num_left - taken
-            left = remove_cause(left, failure, is_on)
-            others = jax.ops.segment_sum(jnp.where(is_on, num_left, 0), columns, num_dims)
-            missed = features[k].astype(self.failures.dtype) @ self.failures
-            successes = successes.at[k].set(jax.ops.segment_sum(taken, columns, num_dims))
-            return num_left, left, successes, failures.at[k].set(missed + others)
+            left = remove_cause(left, self.log_failures[feature, columns], is_asked)
+            successes = successes.at[feature, columns].add(taken)
+            failures = failures.at[feature, columns].add(jnp.where(is_asked, num_left, 0))
+            return num_left, left, successes, failures
 
         none = jnp.zeros_like(self.log_weights)
         carry = (num_left, left, none, none)
-        *_, successes, failures = jax.lax.fori_loop(0, is_active.sum(), share, carry)
-        return successes, failures
+        *_, successes, failures = jax.lax.fori_loop(0, rank[-1].max(), share, carry)
+
+        def miss(i, failures):
+            k = order[i]
+            return failures.at[k].add(features[k].astype(self.failures.dtype) @ self.failures)
+
+        return successes, jax.lax.fori_loop(0, is_active.sum(), miss, failures)
 
     def grow(self, capacity: int) -> "NoisyOrFactors":
         """The same in a larger buffer."""
