@@ -13,6 +13,8 @@ features          slots of a buffer that holds the features of one layer of a fa
 parents           features of the layer above, after them the leak unit if there is one
 objects           observations of a factor model, which have features
 dims              measurements of one object
+layers            layers of features, from the top down
+points            abscissae on the line, of a quadrature or of the hull of a density
 block             the nodes of one neighbour table: a class of degrees, or a tile of a sweep
 degree            neighbour slots of a block, padded to the largest degree in it
 rows              states in the order of a sweep plan, its padding included
