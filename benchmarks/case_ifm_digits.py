@@ -33,6 +33,7 @@ from jaxmrf.nonparametric.gaussian_factors import GaussianFactors
 CASE = "ifm_digits"
 NOISE = 0.5
 NOISE_PRIOR, LOADING_PRIOR = (1.0, 0.1), (1.0, 0.1)  # shape and rate, chosen for the IBP
+NUM_UPPER = 12  # at the start, beside the one that everybody has
 START_RATE, START_NOISE, START_SPREAD = 0.1, 0.3, 0.3
 SWEEPS_A_DRAW = 10  # the later half counts
 
@@ -101,7 +102,7 @@ def start(train: np.ndarray, num_layers: int, seed: int, num_start: int) -> Hier
     first, second = (rng.permutation(num_objects)[:num_start] for _ in range(2))
     lower = rng.random((num_objects, num_start)) < START_RATE
     loadings = START_SPREAD * (train[first] - train[second])
-    layers = factor_chains.start(rng, lower, num_layers)
+    layers = factor_chains.start(rng, lower, num_layers, NUM_UPPER)
     weights = rng.normal(size=(num_start, num_objects))
     likelihood = observe(train, factor_chains.CAPACITIES[-1], loadings, weights, START_NOISE)
     return factor_hierarchy_gibbs.init(layers, likelihood)

@@ -33,6 +33,7 @@ TOTAL = 100
 HIDDEN = 0.9
 WEIGHT_PRIOR = (0.1, 1.0)  # chosen for the IBP
 START_RATE = 0.05
+NUM_UPPER = 0  # at the start, beside the one that everybody has
 LARGEST_NLL = 745.0
 SWEEPS_A_DRAW = 20  # the later half counts
 RANKS, RIDGES = (1, 2, 4), (10.0, 100.0, 1000.0, 10_000.0)
@@ -55,7 +56,7 @@ class Size(NamedTuple):
 
 SIZES = {
     "small": Size(150, 60, 20, 15, 20, 2, 1, RANKS[:1], RIDGES[1:3]),
-    "full": Size(1000, 600, 100, 60, 150, 15, 5, RANKS, RIDGES),
+    "full": Size(1000, 600, 100, 60, 100, 8, 5, RANKS, RIDGES),
 }
 
 
@@ -102,7 +103,7 @@ def start(train: np.ndarray, num_layers: int, seed: int, num_start: int) -> Hier
     lower = rng.random((num_objects, 1 + num_start)) < START_RATE
     lower[:, 0] = True
     lower[models, np.arange(1, 1 + num_start)] = True
-    layers = factor_chains.start(rng, lower, num_layers)
+    layers = factor_chains.start(rng, lower, num_layers, NUM_UPPER)
     rates = np.concatenate([train.mean(axis=0, keepdims=True) / 5, train[models]])
     weights = (rates + 0.1) / (TOTAL + 2)
     likelihood = noisy_or_factors.observe(

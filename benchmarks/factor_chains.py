@@ -33,7 +33,6 @@ __all__ = [
 CONCENTRATION_PRIOR = (1.0, 1.0)
 STRENGTH = 1.0
 MODELS = {"ibp": 1, "hierarchy": 2}
-NUM_UPPER = 12  # at the start, beside the one that everybody has
 UPPER_RATE = 0.3
 CAPACITIES = (32, 256)
 SIZES_OF_DRAWS = (32, 512)
@@ -61,9 +60,11 @@ def known_priors(num_layers: int) -> tuple[LayerPrior, ...]:
     return (LayerPrior(strength=STRENGTH),) * num_layers
 
 
-def start(rng: np.random.Generator, lower: np.ndarray, num_layers: int) -> tuple[FeatureLayer, ...]:
+def start(
+    rng: np.random.Generator, lower: np.ndarray, num_layers: int, num_upper: int
+) -> tuple[FeatureLayer, ...]:
     """Layers with the given lowest features, and above one that everybody has and random ones."""
-    upper = rng.random((len(lower), 1 + NUM_UPPER)) < UPPER_RATE
+    upper = rng.random((len(lower), 1 + num_upper)) < UPPER_RATE
     upper[:, 0] = True
     features = [upper, lower][-num_layers:]
     return factor_hierarchy.start(features, CAPACITIES[-num_layers:], [1.0] * num_layers)

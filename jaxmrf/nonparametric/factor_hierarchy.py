@@ -250,7 +250,7 @@ def start(
         log_sticks = np.full(capacity, indian_buffet.LOG_SMALLEST_STICK)
         log_sticks[:num_features] = np.log(share)
         num_parents = 0 if above is None else capacities[depth - 1] + has_leak
-        half = jnp.full((num_parents, capacity), jnp.log(0.5))
+        half = jnp.full((num_parents, capacity), np.log(0.5), float)
         padded = np.pad(matrix.T.astype(bool), ((0, capacity - num_features), (0, 0)))
         layers.append(
             FeatureLayer(

@@ -216,6 +216,6 @@ def observe(
     successes = np.where(is_observed, counts, 0).astype(np.float32)
     failures = np.where(is_observed, total_count - counts, 0).astype(np.float32)
     cells = find_cells(counts, is_observed)
-    half = jnp.full((capacity, counts.shape[1]), jnp.log(0.5))
+    half = jnp.full((capacity, counts.shape[1]), np.log(0.5), float)
     prior = tuple(jnp.asarray(value, float) for value in prior)
     return NoisyOrFactors(jnp.asarray(successes), jnp.asarray(failures), cells, half, half, prior)

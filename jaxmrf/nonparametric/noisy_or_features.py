@@ -255,4 +255,5 @@ def draw_weight_rows(
     """Beta(on, off) draws, a key to each row: draws do not depend on how many rows there are."""
     log_weights, log_failures = jax.vmap(draw_log_beta)(_row_keys(key, len(on)), on, off)
     log_weights = jnp.clip(log_weights, _SMALLEST_LOG_WEIGHT, -jnp.finfo(on.dtype).epsneg)
-    return Weights(log_weights, jnp.minimum(log_failures, -jnp.exp(_SMALLEST_LOG_WEIGHT)))
+    # log(1 - V) < -V, also where it rounds to zero
+    return Weights(log_weights, jnp.minimum(log_failures, -jnp.exp(log_weights)))
