@@ -21,6 +21,7 @@ from jaxmrf.types import Array, Bool, Float, Int, Key, Leaf
 
 __all__ = ["Child", "NoisyOrChild", "NoisyOrChildCache"]
 
+_PLACES_AT_ONCE = 16
 _NUM_NEW_PARENTS = 8.0  # on for everyone; more of them cost accuracy slowly
 
 
@@ -39,21 +40,52 @@ class Child(Protocol):
 
 
 class NoisyOrChildCache(NamedTuple):
-    """Causes of the features below.
+    """Causes of the features below that are on, and psi.
+
+    A feature below that is off asks for no sum. Those that are on are listed for every object, so
+    that the work is that of the features objects have, not of all there are.
 
     Attributes:
-        sums: Log-failures that sum to L, features below by objects.
+        children: The i-th feature below that is on for an object.
+        num_children: How many are on.
+        is_off: Which of the active features below are off.
+        sums: Log-failures that sum to L, in the order of ``children``.
         num_uses: N_j, for how many objects each parent is on.
         node_weights: Quadrature weights of psi.
         terms: What a parent adds to log f at the nodes, by the number of its objects.
         log_absence: log f at the nodes.
     """
 
+    children: Int[Array, "places objects"]
+    num_children: Int[Array, " objects"]
+    is_off: Bool[Array, "features objects"]
     sums: CauseSums
     num_uses: Int[Array, " parents"]
     node_weights: Float[Array, " nodes"]
     terms: Float[Array, "counts nodes"]
     log_absence: Float[Array, " nodes"]
+
+    def num_blocks(self) -> Int[Array, ""]:
+        """Blocks of places that some object fills."""
+        return -(-self.num_children.max() // _PLACES_AT_ONCE)
+
+    def block(self, index) -> tuple[Array, Array, CauseSums]:
+        """Children of a block of places, which of these are filled, and their sums."""
+        start = index * _PLACES_AT_ONCE
+        children, high, low = (
+            jax.lax.dynamic_slice_in_dim(values, start, _PLACES_AT_ONCE)
+            for values in (self.children, self.sums.high, self.sums.low)
+        )
+        places = start + jnp.arange(_PLACES_AT_ONCE)
+        is_filled = places[:, None] < self.num_children
+        return children, is_filled, CauseSums(high, low, self.sums.num_causes)
+
+    def with_block(self, index, sums: CauseSums) -> "NoisyOrChildCache":
+        """The cache with other sums in a block; the number of causes stays."""
+        start = index * _PLACES_AT_ONCE
+        high = jax.lax.dynamic_update_slice_in_dim(self.sums.high, sums.high, start, 0)
+        low = jax.lax.dynamic_update_slice_in_dim(self.sums.low, sums.low, start, 0)
+        return self._replace(sums=CauseSums(high, low, self.sums.num_causes))
 
 
 @jax.tree_util.register_dataclass
@@ -82,18 +114,20 @@ class NoisyOrChild:
     has_leak: bool = field(metadata={"static": True})
 
     def prepare(self, features: Bool[Array, "parents objects"]) -> NoisyOrChildCache:
-        """Sums over all causes of every feature below, one parent after the other."""
+        """Sums over all causes of every feature below that is on, one parent after the other."""
         parents = with_leak(features, self.log_failures)
         num_uses = parents.sum(axis=1)
         order = jnp.argsort(num_uses == 0, stable=True)
+        num_features, num_objects = self.features.shape
+        num_places = -(-num_features // _PLACES_AT_ONCE) * _PLACES_AT_ONCE
+        place = jnp.where(self.features, jnp.cumsum(self.features, axis=0) - 1, num_places)
+        children = jnp.zeros((num_places, num_objects), int)
+        children = children.at[place, jnp.arange(num_objects)].set(
+            jnp.arange(num_features)[:, None], mode="drop"
+        )
+        empty = no_causes(children.shape, (1, num_objects), self.log_failures.dtype)
+        empty = empty._replace(num_causes=parents.sum(axis=0)[None])
 
-        def add(i, sums):
-            j = order[i]
-            return add_cause(sums, self.log_failures[j][:, None], parents[j][None])
-
-        num_objects = features.shape[1]
-        empty = no_causes(self.features.shape, (1, num_objects), self.log_failures.dtype)
-        sums = jax.lax.fori_loop(0, (num_uses > 0).sum(), add, empty)
         num_parents = noisy_or_features.num_parents_used(num_uses, num_objects)
         mean_uses = noisy_or_features.mean_uses(num_parents, self.strength, self.offset)
         # the nodes must do for all counts of this sweep, also from none at all
@@ -105,19 +139,42 @@ class NoisyOrChild:
         # everything below it, where f is linear
         terms = noisy_or_features.log_absence_table(nodes, num_objects, self.strength, self.offset)
         weights = weights.at[0].add(1.0)
-        return NoisyOrChildCache(sums, num_uses, weights, terms, log_absence)
+        cache = NoisyOrChildCache(
+            children=children,
+            num_children=self.features.sum(axis=0),
+            is_off=~self.features & self.is_active[:, None],
+            sums=empty,
+            num_uses=num_uses,
+            node_weights=weights,
+            terms=terms,
+            log_absence=log_absence,
+        )
+
+        def fill(block, cache):
+            below, _, sums = cache.block(block)
+
+            def add(i, sums):
+                j = order[i]
+                return add_cause(sums, self.log_failures[j][below], parents[j][None])
+
+            sums = jax.lax.fori_loop(0, (num_uses > 0).sum(), add, sums)
+            return cache.with_block(block, sums)
+
+        return jax.lax.fori_loop(0, cache.num_blocks(), fill, cache)
 
     def log_odds(self, cache, index, column):
-        """The sum over active features: log1p(V e^L / (1 - e^L)) where on, log(1 - V) where off.
-
-        The notes are the sums without this parent.
-        """
+        """The sum over active features: log1p(V e^L / (1 - e^L)) where on, log(1 - V) where off."""
         row = index + self.has_leak
-        failure = self.log_failures[row][:, None]
-        others = remove_cause(cache.sums, failure, column[None])
-        on = log_on_ratio(others.log_off(), self.log_weights[row][:, None])
-        change = jnp.where(self.features, on, failure)
-        return jnp.where(self.is_active[:, None], change, 0).sum(axis=0), others
+        failures, weights = self.log_failures[row], self.log_weights[row]
+
+        def add(block, total):
+            below, is_filled, sums = cache.block(block)
+            others = remove_cause(sums, failures[below], column[None])
+            on = log_on_ratio(others.log_off(), weights[below])
+            return total + jnp.where(is_filled, on, 0).sum(axis=0)
+
+        off = jnp.where(cache.is_off, failures[:, None], 0).sum(axis=0)
+        return jax.lax.fori_loop(0, cache.num_blocks(), add, off), None
 
     def replace(self, key, cache, notes, index, column, proposed):
         """Accept the column with min(1, exp(-alpha change of psi))."""
@@ -130,11 +187,18 @@ class NoisyOrChild:
 
         taken = jnp.where(is_accepted, proposed, column)
         row = index + self.has_leak
-        return NoisyOrChildCache(
-            sums=add_cause(notes, self.log_failures[row][:, None], taken[None]),
+        failures = self.log_failures[row]
+
+        def exchange(block, cache):
+            below, _, sums = cache.block(block)
+            sums = remove_cause(sums, failures[below], column[None])
+            return cache.with_block(block, add_cause(sums, failures[below], taken[None]))
+
+        cache = jax.lax.fori_loop(0, cache.num_blocks(), exchange, cache)
+        change = taken.astype(int) - column.astype(int)
+        return cache._replace(
+            sums=cache.sums._replace(num_causes=cache.sums.num_causes + change),
             num_uses=cache.num_uses.at[row].set(counts[is_accepted.astype(int)]),
-            node_weights=cache.node_weights,
-            terms=cache.terms,
             log_absence=jnp.where(is_accepted, log_absence, cache.log_absence),
         ), taken
 
