@@ -41,6 +41,7 @@ from jaxmrf.types import Array, Bool, Float, Int, Key
 
 __all__ = ["HierarchyInfo", "init", "refresh", "run", "step", "step_objects", "update_features"]
 
+_FEATURES_AT_ONCE = 32
 _LOG_LARGEST_SHARE = np.log(30)  # thresholds reach down to a thirtieth of one expected use
 
 
@@ -339,9 +340,30 @@ def _draw_assignments(key: Key, above: FeatureLayer, layer: FeatureLayer):
         priority = jnp.concatenate([jax.random.uniform(key_leak, (1,)), priority])
     is_used = parents.any(axis=1)
     order = jnp.argsort(jnp.where(is_used, priority, 2))
-    return draw_assignments(
-        key_assign, parents, layer.features, layer.log_failures, order, is_used.sum()
-    )
+    num_features = layer.is_active.size
+    slots = jnp.argsort(~layer.is_active, stable=True)
+    slots = jnp.pad(slots, (0, _FEATURES_AT_ONCE), constant_values=num_features)
+
+    def draw(block, counts):
+        start = block * _FEATURES_AT_ONCE
+        chosen = jax.lax.dynamic_slice_in_dim(slots, start, _FEATURES_AT_ONCE)
+        drawn = draw_assignments(
+            jax.random.fold_in(key_assign, block),
+            parents,
+            layer.features[chosen],
+            layer.log_failures[:, chosen],
+            order,
+            is_used.sum(),
+        )
+        return tuple(
+            old.at[chosen].set(new, mode="drop") for old, new in zip(counts, drawn, strict=True)
+        )
+
+    # nobody's parents switched on a feature that nobody has
+    num_uses = parents.sum(axis=1).astype(layer.log_failures.dtype)
+    failures = jnp.broadcast_to(num_uses, (num_features, len(parents)))
+    num_blocks = -(-layer.is_active.sum() // _FEATURES_AT_ONCE)
+    return jax.lax.fori_loop(0, num_blocks, draw, (jnp.zeros_like(failures), failures))
 
 
 def _renew_rows(key: Key, layer: FeatureLayer, is_active: Array, prior: LayerPrior) -> FeatureLayer:
