@@ -24,6 +24,10 @@ TOGETHER = {
 }
 
 
+# a chain in thousands wants more slots than there are; it stops, which keeps its law up to there
+ignore_truncation = pytest.mark.filterwarnings("ignore:FactorHierarchyGibbs")
+
+
 def only(values):
     """The statistics and scalars: slots of a buffer are judged by what is in them together."""
     return {name: p for name, p in values.items() if name in TOGETHER or name == "alpha"}
@@ -69,6 +73,7 @@ def test_start_makes_the_data_possible():
 
 
 @pytest.mark.slow
+@ignore_truncation
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("model", [one_layer, two_layers])
 def test_posterior_is_invariant(model):
@@ -81,6 +86,7 @@ def test_posterior_is_invariant(model):
 
 
 @pytest.mark.slow
+@ignore_truncation
 @pytest.mark.timeout(1800)
 def test_composite_of_blocks_leaves_the_posterior_invariant():
     kernel = MRFGibbs(
