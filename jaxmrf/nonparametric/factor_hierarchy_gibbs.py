@@ -210,7 +210,8 @@ def update_features(
         features, cache = carry
         index = order[i]
         key_flip, key_replace = jax.random.split(jax.random.fold_in(key_column, index))
-        column, prior = features[index], prior_odds[index]
+        # every column is visited once: read from the old matrix, the new one is not copied
+        column, prior = layer.features[index], prior_odds[index]
         log_ratio, notes = child.log_odds(cache, index, column)
         odds = prior + log_ratio
         probability = jnp.where(jnp.isneginf(prior), 0, jax.nn.sigmoid(odds))

@@ -62,7 +62,7 @@ class GaussianFactors:
 
     def prepare(self, features: Bool[Array, "features objects"]) -> GaussianCache:
         """The residual, one feature after the other."""
-        activations = jnp.where(features, self.activations if self.has_weights else 1.0, 0.0)
+        activations = self._activations(slice(None), features)
         is_active = features.any(axis=1)
         order = jnp.argsort(~is_active, stable=True)
 
@@ -80,13 +80,21 @@ class GaussianFactors:
         """
         loading = self.loadings[index]
         square = loading @ loading
-        score = (cache.residual @ loading + cache.activations[index] * square) / self.noise_variance
+        activation = self._activations(index, column)
+        score = (cache.residual @ loading + activation * square) / self.noise_variance
         precision = square / self.noise_variance
         if not self.has_weights:
             return score - precision / 2, None
         variance = 1 / (1 + precision)
         mean = variance * score
         return (jnp.log(variance) + mean * score) / 2, (mean, variance)
+
+    def _activations(self, index, column) -> Array:
+        """What a column was before its update; not read from the cache, where it is written.
+
+        A loop that reads and writes one matrix is compiled with a copy of it in every turn.
+        """
+        return jnp.where(column, self.activations[index] if self.has_weights else 1.0, 0.0)
 
     def replace(self, key, cache, notes, index, column, proposed):
         """The column is taken, and weights are drawn for it."""
@@ -95,7 +103,7 @@ class GaussianFactors:
             mean, variance = notes
             weight = mean + jnp.sqrt(variance) * jax.random.normal(key, mean.shape, mean.dtype)
             activation = jnp.where(proposed, weight, 0)
-        change = activation - cache.activations[index]
+        change = activation - self._activations(index, column)
         return GaussianCache(
             residual=cache.residual - change[:, None] * self.loadings[index],
             activations=cache.activations.at[index].set(activation),
@@ -139,7 +147,7 @@ class GaussianFactors:
         def draw(i, carry):
             residual, loadings = carry
             k = order[i]
-            weight, loading = cache.activations[k], loadings[k]
+            weight, loading = cache.activations[k], self.loadings[k]
             square = weight @ weight
             precision = square / self.noise_variance + 1 / self.loading_variance
             mean = (weight @ residual + square * loading) / self.noise_variance / precision
