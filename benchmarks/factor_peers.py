@@ -15,7 +15,7 @@ from scipy.special import expit
 
 __all__ = ["HierarchyPriors", "PeerState", "fit_latent_linear", "infer_latent_linear", "sweep"]
 
-LARGEST_SHARE = np.log(1e3)
+LARGEST_SHARE = np.log(30)
 NODES, NODE_WEIGHTS = np.polynomial.legendre.leggauss(64)
 SMALLEST_WEIGHT = 1e-34
 

@@ -10,7 +10,7 @@ chains            independent copies of the field, last in memory
 items             observations, the rows of a data matrix
 groups            slots of a buffer that holds the distinct values of tied parameters
 features          slots of a buffer that holds the features of one layer of a factor model
-parents           features of the layer above, after them the leak unit if there is one
+parents           the leak unit if there is one, then the features of the layer above
 objects           observations of a factor model, which have features
 dims              measurements of one object
 layers            layers of features, from the top down

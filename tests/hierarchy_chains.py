@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmrf.logspace import draw_log_gamma
+from jaxmrf.models import noisy_or
 from jaxmrf.nonparametric import factor_hierarchy, factor_hierarchy_gibbs
 from jaxmrf.nonparametric.factor_hierarchy import LayerPrior
 from jaxmrf.nonparametric.feature_children import with_leak
@@ -59,9 +60,8 @@ def draw_likelihood(key, setting, features):
         total = float(setting.likelihood)
         ones = jnp.ones((capacity, setting.num_dims))
         weights = draw_weight_rows(key_weight, 1.2 * ones, 0.9 * ones)
-        # not the negative zero that jax.random.binomial never returns from
-        chance = jnp.abs(jnp.expm1(features.T.astype(float) @ weights.log_failures))
-        successes = jax.random.binomial(key_data, total, chance)
+        log_off = noisy_or.log_off(features.T.astype(float), weights.log_failures)
+        successes = noisy_or.draw_counts(key_data, log_off, total)
         rows, columns = np.indices(shape).reshape(2, -1)
         cells = Cells(rows, columns, successes[rows, columns])
         return NoisyOrFactors(successes, total - successes, cells, *weights, (1.2, 0.9))

@@ -32,7 +32,10 @@ __all__ = [
     "density_sources",
     "dependant_sites",
     "element_axes",
+    "evaluate_now",
     "log_evidence",
+    "plate_axis",
+    "prior_conditioning",
 ]
 
 _NUM_CHECKS = 8
@@ -88,7 +91,7 @@ def element_axes(other: dict[str, Any], frames, num_nodes: int | None) -> tuple[
         Negative axes, or None if some plate is missing or there is not one axis of nodes.
     """
     shape = jnp.shape(_unreduced_log_prob(other["fn"], other["value"]))
-    num_extra = len(shape) - len(other["fn"].batch_shape)
+    num_extra = len(shape) - len(other["fn"].batch_shape)  # axes that to_event would sum
     plates = {frame.name: frame for frame in other["cond_indep_stack"]}
     if any(frame.name not in plates for frame in frames):
         return None
@@ -100,6 +103,42 @@ def element_axes(other: dict[str, Any], frames, num_nodes: int | None) -> tuple[
             return None
         axes += nodes
     return tuple(axes)
+
+
+def plate_axis(other: dict[str, Any], size: int) -> int | None:
+    """The axis of a site's unreduced log-probability that is its one plate of a size.
+
+    Args:
+        other: The site, out of a trace.
+        size: Number of elements; the plate may have any name.
+
+    Returns:
+        A negative axis, or None if there is not one such plate.
+    """
+    frames = [frame for frame in other["cond_indep_stack"] if frame.size == size]
+    axes = element_axes(other, frames, None) if len(frames) == 1 else (None,)
+    return axes[0]
+
+
+def evaluate_now(evaluate, model_args: tuple, model_kwargs: dict):
+    """Values of a function without arguments, or None where data of the model are being traced."""
+    own = {name: value for name, value in model_kwargs.items() if name != GIBBS_SITES_KWARG}
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((model_args, own))):
+        return None
+    try:
+        with jax.ensure_compile_time_eval():
+            return jax.device_get(jax.jit(evaluate)())
+    except (jax.errors.UnexpectedTracerError, jax.errors.TracerArrayConversionError):
+        return None  # the model closes over a value that is being traced
+
+
+def prior_conditioning(model, site: str, model_args: tuple, model_kwargs: dict) -> tuple:
+    """Keyword arguments that hold all other latent sites at a prior draw, and this one's value."""
+    own = {name: value for name, value in model_kwargs.items() if name != GIBBS_SITES_KWARG}
+    trace = prototype_trace(conditioned(model), jax.random.key(0), model_args, own)
+    latent = set(latent_sample_sites(trace)) - {site}
+    kwargs = with_conditioning(own, {name: trace[name]["value"] for name in latent})
+    return kwargs, trace[site]["value"]
 
 
 def log_evidence(
@@ -133,33 +172,26 @@ def check_factorized(
     The other latent values are drawn from the prior. Data that are being traced cannot be
     evaluated; the check is then left to the plates alone.
     """
-    own = {name: value for name, value in model_kwargs.items() if name != GIBBS_SITES_KWARG}
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((model_args, own))):
-        return None
     support = np.asarray(support)
     rng = np.random.default_rng(0)
     chosen = rng.integers(len(support), size=(_NUM_CHECKS, *shape))
 
-    @jax.jit
     def evaluate():
-        trace = prototype_trace(conditioned(model), jax.random.key(0), model_args, own)
-        latent = set(latent_sample_sites(trace)) - {site}
-        kwargs = with_conditioning(own, {name: trace[name]["value"] for name in latent})
+        kwargs, prototype = prior_conditioning(model, site, model_args, model_kwargs)
 
         def at(value):
             return log_evidence(model, site, value, dependants, model_args, kwargs)
 
-        dtype = jnp.result_type(trace[site]["value"])
+        dtype = jnp.result_type(prototype)
         return (
             jax.vmap(lambda k: at(jnp.full(shape, k)))(jnp.asarray(support, dtype)),
             jax.vmap(at)(jnp.asarray(support[chosen], dtype)),
         )
 
-    try:
-        with jax.ensure_compile_time_eval():
-            tables, values = jax.device_get(evaluate())
-    except (jax.errors.UnexpectedTracerError, jax.errors.TracerArrayConversionError):
-        return None  # the model closes over a value that is being traced
+    found = evaluate_now(evaluate, model_args, model_kwargs)
+    if found is None:
+        return None
+    tables, values = found
     for name, table in tables.items():
         expected = np.take_along_axis(table, chosen, axis=0)
         if not np.allclose(values[name], expected, rtol=1e-4, atol=1e-4, equal_nan=True):

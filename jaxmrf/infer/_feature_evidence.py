@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.infer.gibbs import conditioned, prototype_trace, with_conditioning
 
-from jaxmrf.infer._evidence import Dependant, log_evidence
+from jaxmrf.infer._evidence import Dependant, evaluate_now, log_evidence, prior_conditioning
 
-__all__ = ["SiteFactors", "check_objects", "object_axis"]
+__all__ = ["SiteFactors", "check_objects"]
 
 _NUM_MIXTURES = 16
 
@@ -55,12 +54,6 @@ class SiteFactors:
         return self
 
 
-def object_axis(site, num_objects: int) -> int | None:
-    """The dim of the one plate of a site that has as many elements as there are objects."""
-    dims = [frame.dim for frame in site["cond_indep_stack"] if frame.size == num_objects]
-    return dims[0] if len(dims) == 1 else None
-
-
 def check_objects(
     model, site: str, shape, dependants: tuple[Dependant, ...], model_args, model_kwargs
 ) -> str | None:
@@ -69,35 +62,25 @@ def check_objects(
     Evaluated at two random feature matrices and at mixtures of their rows; parameters are drawn
     from the prior. Data that are being traced cannot be evaluated.
     """
-    if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((model_args, model_kwargs))):
-        return None
     rng = np.random.default_rng(0)
     first, second = rng.integers(2, size=(2, *shape))
     is_first = rng.integers(2, size=(_NUM_MIXTURES, shape[0])).astype(bool)
     mixed = np.where(is_first[..., None], first, second)
 
     def evaluate():
-        trace = prototype_trace(conditioned(model), jax.random.key(0), model_args, model_kwargs)
-        others = {
-            name: other["value"]
-            for name, other in trace.items()
-            if other["type"] == "sample" and not other["is_observed"] and name != site
-        }
-        kwargs = with_conditioning(model_kwargs, others)
-        dtype = jnp.result_type(trace[site]["value"])
+        kwargs, prototype = prior_conditioning(model, site, model_args, model_kwargs)
 
         def at(value):
-            value = jnp.asarray(value, dtype)
+            value = jnp.asarray(value, jnp.result_type(prototype))
             arguments = (model, site, value, dependants, model_args, kwargs)
             return log_evidence(*arguments, shape=shape[:1])
 
         return at(first), at(second), jax.vmap(at)(mixed)
 
-    try:
-        with jax.ensure_compile_time_eval():
-            first, second, mixed = jax.device_get(jax.jit(evaluate)())
-    except (jax.errors.UnexpectedTracerError, jax.errors.TracerArrayConversionError):
+    found = evaluate_now(evaluate, model_args, model_kwargs)
+    if found is None:
         return None
+    first, second, mixed = found
     for name in mixed:
         expected = np.where(is_first, first[name], second[name])
         if not np.allclose(mixed[name], expected, rtol=1e-4, atol=1e-4, equal_nan=True):

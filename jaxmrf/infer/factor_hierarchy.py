@@ -26,8 +26,8 @@ from numpyro.util import not_jax_tracer
 from jaxmrf.distributions import NoisyOr, NoisyOrBinomial, OtherFeatures, base_distribution
 from jaxmrf.distributions._base import as_floats
 from jaxmrf.infer._block import BlockKernel, abstract_sites, is_composite
-from jaxmrf.infer._evidence import Dependant, density_sources, log_evidence
-from jaxmrf.infer._feature_evidence import SiteFactors, check_objects, object_axis
+from jaxmrf.infer._evidence import Dependant, density_sources, log_evidence, plate_axis
+from jaxmrf.infer._feature_evidence import SiteFactors, check_objects
 from jaxmrf.infer._feature_sites import find_layers
 from jaxmrf.models.noisy_or import log_failure
 from jaxmrf.nonparametric import factor_hierarchy_gibbs
@@ -105,7 +105,7 @@ class FactorHierarchyGibbs(BlockKernel):
         def describe(trace):
             self._check_dependants(trace, found)
             return tuple(
-                Dependant(name, (object_axis(trace[name], self._num_objects),))
+                Dependant(name, (plate_axis(trace[name], self._num_objects),))
                 for name in found[features]
                 if name != features and not isinstance(trace[name]["fn"], OtherFeatures)
             )
@@ -132,8 +132,9 @@ class FactorHierarchyGibbs(BlockKernel):
                 f"depend on its own row of '{features}' alone, got one that mixes objects; let "
                 "each object depend on its own features"
             )
-        facts, _ = abstract_sites(self._model, model_args, model_kwargs, self._describe_observation)
-        self._is_noisy_or = facts
+        self._is_noisy_or, _ = abstract_sites(
+            self._model, model_args, model_kwargs, self._describe_observation
+        )
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -185,8 +186,9 @@ class FactorHierarchyGibbs(BlockKernel):
         """Whether the only observation is a plain noisy-or of the features."""
         if len(self._dependants) != 1:
             return False
-        fn = trace[self._dependants[0].name]["fn"]
-        if not isinstance(fn, NoisyOr | NoisyOrBinomial):
+        site = trace[self._dependants[0].name]
+        fn = site["fn"]
+        if not isinstance(fn, NoisyOr | NoisyOrBinomial) or site["scale"] is not None:
             return False
         parents = fn.parents if isinstance(fn, NoisyOr) else fn.features
         is_plain = fn.weights.shape[-2] == parents.shape[-1] and fn.weights.size == np.prod(
@@ -239,7 +241,7 @@ class FactorHierarchyGibbs(BlockKernel):
                 z[sites.weights] = jnp.exp(layer.log_weights)
             if sites.concentration is not None:
                 z[sites.concentration] = layer.concentration
-        z = {
+        z = {  # a refused step changes no bit; logs and exponentials of the values might
             name: jnp.where(core.is_truncated, old, z[name].astype(old.dtype))
             for name, old in state.z.items()
         }
@@ -275,8 +277,7 @@ class FactorHierarchyGibbs(BlockKernel):
         site = trace[self._dependants[0].name]
         fn, counts = site["fn"], as_floats(site["value"])
         total, is_observed = getattr(fn, "total_count", 1), getattr(fn, "is_observed", None)
-        scale = 1.0 if site["scale"] is None else site["scale"]
-        is_counted = scale if is_observed is None else scale * is_observed
+        is_counted = 1.0 if is_observed is None else is_observed
         weights = jnp.reshape(as_floats(fn.weights), fn.weights.shape[-2:])
         return NoisyOrFactors(
             successes=counts * is_counted,

@@ -91,9 +91,8 @@ def step(
     for depth, prior in enumerate(priors):
         keys = jax.random.split(jax.random.fold_in(key, depth), 3)
         above = layers[depth - 1] if depth else None
-        layer, log_threshold, num_needed = refresh(
-            keys[0], above, layers[depth], prior, is_shuffled=is_shuffled
-        )
+        refreshed = refresh(keys[0], above, layers[depth], prior, is_shuffled=is_shuffled)
+        layer, log_threshold, num_needed = refreshed
         needed.append(num_needed)
         if depth + 1 < len(priors):
             below = _renew_rows(keys[1], layers[depth + 1], layer.is_active, priors[depth + 1])
@@ -138,7 +137,7 @@ def refresh(
         The layer, the log of the threshold above which features are to be updated, and how many
         slots the active features and all others above it need.
     """
-    keys = jax.random.split(key, 7)
+    keys = jax.random.split(key, 6)
     is_active = layer.is_active
     absence = stick_prior(above, layer, prior)
     concentration = layer.concentration
@@ -153,16 +152,13 @@ def refresh(
         num_users = layer.features.sum(axis=1)
         log_active = indian_buffet.draw_active_sticks(keys[1], num_users, num_objects)
     else:
-        counts = _draw_assignments(keys[2], above, layer)
-        arguments = (layer.log_sticks, prior.strength, prior.offset)
-        log_active = noisy_or_features.draw_active_sticks(keys[1], *counts, *arguments)
+        log_active, *counts = _draw_active(keys[1], above, layer, prior)
 
     inactive = indian_buffet.draw_inactive_sticks(
-        keys[3], absence.log_absence, concentration, absence.mean_uses, is_active.size
+        keys[2], absence.log_absence, concentration, absence.mean_uses, is_active.size
     )
-    priority = jnp.arange(is_active.size)
-    if is_shuffled:
-        priority = jax.random.permutation(keys[6], priority)
+    slots = jnp.arange(is_active.size)
+    priority = jax.random.permutation(keys[5], slots) if is_shuffled else slots
     free_slots = jnp.argsort(jnp.where(is_active, is_active.size, priority), stable=True)
     log_sticks = jnp.zeros_like(log_active).at[free_slots].set(inactive.log_sticks)
     log_sticks = jnp.where(is_active, log_active, log_sticks)
@@ -170,10 +166,10 @@ def refresh(
     weights = (layer.log_weights, layer.log_failures)
     if above is not None:
         weights = noisy_or_features.draw_weights(
-            keys[4], log_sticks, *counts, prior.strength, prior.offset
+            keys[3], log_sticks, *counts, prior.strength, prior.offset
         )
 
-    log_share = -_LOG_LARGEST_SHARE * jax.random.uniform(keys[5])
+    log_share = -_LOG_LARGEST_SHARE * jax.random.uniform(keys[4])
     log_threshold = log_share - jnp.log(absence.mean_uses)
     num_above = (inactive.log_sticks > log_threshold).sum()
     is_known = inactive.is_complete & (num_above < is_active.size)
@@ -332,9 +328,9 @@ def _grow_state(state: HierarchyState) -> HierarchyState:
     return init(layers, state.likelihood.grow(capacities[-1]))
 
 
-def _draw_assignments(key: Key, above: FeatureLayer, layer: FeatureLayer):
-    """Successes and failures of every parent, asked in a random order."""
-    key_order, key_leak, key_assign = jax.random.split(key, 3)
+def _draw_active(key: Key, above: FeatureLayer, layer: FeatureLayer, prior: LayerPrior):
+    """Sticks of active features, then successes and failures of parents asked in random order."""
+    key_order, key_leak, key_assign, key_stick = jax.random.split(key, 4)
     parents = with_leak(above.features, layer.log_failures)
     priority = jax.random.uniform(key_order, above.is_active.shape)
     if len(parents) > len(priority):
@@ -345,10 +341,10 @@ def _draw_assignments(key: Key, above: FeatureLayer, layer: FeatureLayer):
     slots = jnp.argsort(~layer.is_active, stable=True)
     slots = jnp.pad(slots, (0, _FEATURES_AT_ONCE), constant_values=num_features)
 
-    def draw(block, counts):
+    def draw(block, found):
         start = block * _FEATURES_AT_ONCE
         chosen = jax.lax.dynamic_slice_in_dim(slots, start, _FEATURES_AT_ONCE)
-        drawn = draw_assignments(
+        counts = draw_assignments(
             jax.random.fold_in(key_assign, block),
             parents,
             layer.features[chosen],
@@ -356,15 +352,24 @@ def _draw_assignments(key: Key, above: FeatureLayer, layer: FeatureLayer):
             order,
             is_used.sum(),
         )
+        log_sticks = noisy_or_features.draw_active_sticks(
+            jax.random.fold_in(key_stick, block),
+            *counts,
+            layer.log_sticks[chosen],
+            prior.strength,
+            prior.offset,
+        )
         return tuple(
-            old.at[chosen].set(new, mode="drop") for old, new in zip(counts, drawn, strict=True)
+            old.at[chosen].set(new, mode="drop")
+            for old, new in zip(found, (log_sticks, *counts), strict=True)
         )
 
     # nobody's parents switched on a feature that nobody has
     num_uses = parents.sum(axis=1).astype(layer.log_failures.dtype)
     failures = jnp.broadcast_to(num_uses, (num_features, len(parents)))
     num_blocks = -(-layer.is_active.sum() // _FEATURES_AT_ONCE)
-    return jax.lax.fori_loop(0, num_blocks, draw, (jnp.zeros_like(failures), failures))
+    found = (layer.log_sticks, jnp.zeros_like(failures), failures)
+    return jax.lax.fori_loop(0, num_blocks, draw, found)
 
 
 def _renew_rows(key: Key, layer: FeatureLayer, is_active: Array, prior: LayerPrior) -> FeatureLayer:

@@ -36,7 +36,10 @@ class Child(Protocol):
         """Log-probability below with the feature on, minus with it off; and notes for `replace`."""
 
     def replace(self, key: Key, cache: Any, notes: Any, index, column, proposed):
-        """Cache and column after the proposal, which may be refused as a whole."""
+        """Cache and column after the proposal, which may be refused as a whole.
+
+        A column is replaced at most once after `prepare`.
+        """
 
 
 class NoisyOrChildCache(NamedTuple):
@@ -48,7 +51,7 @@ class NoisyOrChildCache(NamedTuple):
     Attributes:
         children: The i-th feature below that is on for an object.
         num_children: How many are on.
-        is_off: Which of the active features below are off.
+        log_all_off: Sum of the log-failures from each parent to all active features below.
         sums: Log-failures that sum to L, in the order of ``children``.
         num_uses: N_j, for how many objects each parent is on.
         node_weights: Quadrature weights of psi.
@@ -58,7 +61,7 @@ class NoisyOrChildCache(NamedTuple):
 
     children: Int[Array, "places objects"]
     num_children: Int[Array, " objects"]
-    is_off: Bool[Array, "features objects"]
+    log_all_off: Float[Array, " parents"]
     sums: CauseSums
     num_uses: Int[Array, " parents"]
     node_weights: Float[Array, " nodes"]
@@ -142,7 +145,7 @@ class NoisyOrChild:
         cache = NoisyOrChildCache(
             children=children,
             num_children=self.features.sum(axis=0),
-            is_off=~self.features & self.is_active[:, None],
+            log_all_off=jnp.where(self.is_active[:, None], self.log_failures.T, 0).sum(axis=0),
             sums=empty,
             num_uses=num_uses,
             node_weights=weights,
@@ -170,11 +173,11 @@ class NoisyOrChild:
         def add(block, total):
             below, is_filled, sums = cache.block(block)
             others = remove_cause(sums, failures[below], column[None])
-            on = log_on_ratio(others.log_off(), weights[below])
+            on = log_on_ratio(others.log_off(), weights[below]) - failures[below]
             return total + jnp.where(is_filled, on, 0).sum(axis=0)
 
-        off = jnp.where(cache.is_off, failures[:, None], 0).sum(axis=0)
-        return jax.lax.fori_loop(0, cache.num_blocks(), add, off), None
+        all_off = jnp.broadcast_to(cache.log_all_off[row], column.shape)
+        return jax.lax.fori_loop(0, cache.num_blocks(), add, all_off), None
 
     def replace(self, key, cache, notes, index, column, proposed):
         """Accept the column with min(1, exp(-alpha change of psi))."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxmrf.logspace import log1mexp
 from jaxmrf.nonparametric.factor_hierarchy import FeatureLayer, HierarchyState
@@ -27,7 +28,7 @@ from jaxmrf.types import Array, Bool, Float, Key
 
 __all__ = ["draw_next_stick", "step"]
 
-_STARTS = jnp.array([6.0, 2.0, 0.7, 0.2, 0.05])  # below the previous stick, in units of 1 + 1/alpha
+_STARTS = np.array([6.0, 2.0, 0.7, 0.2, 0.05])  # below the previous stick, in units of 1 + 1/alpha
 
 
 def draw_next_stick(

@@ -8,12 +8,11 @@ the probability that nobody has a feature is
 .. math:: f(\nu) = \prod_j \prod_{i=0}^{N_j - 1} (1 - \nu\, p_i) = \prod_i (1 - \nu\, p_i)^{n_i},
           \quad p_i = \frac{c}{c + b + i}
 
-with n_i the number of parents that are on for more than i objects,
-
-and the inactive features are a Poisson process of intensity :math:`\alpha f(\nu)/\nu`, see
-``indian_buffet``. The number of active ones is Poisson(:math:`\alpha\psi`), with
-:math:`\psi = \int_0^1 (1 - f(u))/u\, du`. Reference: Courville, Eck & Bengio, "An infinite factor
-model hierarchy via a noisy-or mechanism", NIPS 2009, whose b is 1.
+with n_i the number of parents that are on for more than i objects. The inactive features are a
+Poisson process of intensity :math:`\alpha f(\nu)/\nu`, see ``indian_buffet``. The number of active
+ones is Poisson(:math:`\alpha\psi`), with :math:`\psi = \int_0^1 (1 - f(u))/u\, du`. Reference:
+Courville, Eck & Bengio, "An infinite factor model hierarchy via a noisy-or mechanism", NIPS 2009,
+whose b is 1.
 """
 
 from typing import NamedTuple

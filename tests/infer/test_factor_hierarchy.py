@@ -7,6 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from feature_models import COUNTS, NUMBERS, mixed_blocks, one_layer, two_layers
+from numpyro import handlers
 from numpyro.infer import MCMC, NUTS, Predictive
 from numpyro.infer.gibbs import Gibbs, prototype_trace
 
@@ -62,6 +63,42 @@ def test_faster_path_gives_the_log_odds_of_the_model():
         found, _ = fast.log_odds(fast.prepare(features), index, features[index])
         expected, _ = general.log_odds(general.prepare(features), index, features[index])
         np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_dims", [2, 3])
+def test_evidence_of_an_object_is_summed_over_its_measurements(num_dims):
+    """Also where there are as many measurements as objects, so that a wrong axis has the size."""
+    loadings = jnp.arange(6 * num_dims).reshape(6, num_dims) / 10.0
+    x = jnp.arange(3 * num_dims).reshape(3, num_dims) / 4.0
+
+    def model(x):
+        z = infinite_features("z", num_objects=3, capacity=6, concentration=1.0)
+        with numpyro.plate("objects", 3):
+            numpyro.sample("x", dist.Normal(z @ loadings, 0.8).to_event(1), obs=x)
+
+    kernel = FactorHierarchyGibbs(model)
+    state = kernel.init(jax.random.key(0), 0, None, (x,), {})
+    features = jnp.asarray([[1, 0, 1], [0, 1, 1], [0, 0, 1], [1, 1, 1], [0, 0, 0], [0, 1, 0]])
+    found = kernel._evaluator(state.z, (x,), {})(features)
+    expected = dist.Normal(features.T @ loadings, 0.8).log_prob(x).sum(axis=1)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_scaled_noisy_or_is_weighed_as_the_model_says():
+    def model(x):
+        z = infinite_features("z", num_objects=3, capacity=6, concentration=1.0)
+        with handlers.scale(scale=jnp.array([1.0, 2.0, 0.5])), numpyro.plate("objects", 3):
+            numpyro.sample("x", NoisyOrBinomial(z, SLOTS, 3), obs=x)
+
+    kernel = FactorHierarchyGibbs(model)
+    state = kernel.init(jax.random.key(0), 0, None, (COUNTS,), {})
+    trace = kernel._trace(state.z, (COUNTS,), {})
+    likelihood = kernel._likelihood(state.z, trace, (COUNTS,), {})
+    features = jnp.zeros((6, 3), bool).at[0].set(True)
+    found, _ = likelihood.log_odds(likelihood.prepare(features), 1, features[1])
+    both, one = (NoisyOrBinomial(jnp.arange(6) < num, SLOTS, 3).log_prob(COUNTS) for num in (2, 1))
+    expected = jnp.array([1.0, 2.0, 0.5]) * (both - one)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
 def test_start_makes_the_data_possible():

@@ -134,7 +134,7 @@ def check_growth(state, large, num_steps):
 
 
 def test_a_run_that_outgrows_its_buffers_is_the_run_in_large_ones():
-    check_growth(start(4, num_layers=1), 8, 20)
+    check_growth(start(4, num_layers=1), 32, 20)
 
 
 @pytest.mark.slow
