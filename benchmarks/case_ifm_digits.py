@@ -70,11 +70,12 @@ def run(size: str, out: Path) -> list[dict[str, Any]]:
         for model, num_layers in factor_chains.MODELS.items():
             chains = [learn(train, num_layers, seed, form, bar) for seed in range(form.seeds)]
             qualities = [
-                denoise(chain, *noisy(test, seed)) | shape_of(chain)
+                denoise(chain, *noisy(test, seed)) | digit_shape(chain)
                 for seed, chain in enumerate(chains)
             ]
             found[model] = chains[0], qualities
-            measured.append(model_row(size, model, chains, qualities))
+            facts = {"num_digits": len(train)}
+            measured.append(factor_chains.model_row(CASE, size, model, chains, qualities, **facts))
     measured[-1]["quality"] |= gains(found)
     measured += peer_rows(size, found["hierarchy"][0], train)
     return measured + scale_rows(size, form)
@@ -276,34 +277,10 @@ def gaussian_row(size: str, train: np.ndarray, test: np.ndarray) -> dict[str, An
     return rows.row(CASE, "gaussian", size, compile_s=None, run_s=[seconds], quality=quality)
 
 
-def shape_of(chain: factor_chains.Chain) -> dict[str, float]:
-    """Sizes over the second half of the chain, and the log likelihood along it."""
-    trace = chain.trace
-    num = len(trace["noise_variance"])
-    late = slice(num // 2, None)
-    found = {"noise_variance": trace["noise_variance"][late].mean()}
-    for name, depth in (("lower", -1), ("upper", 0)):
-        if trace["num_active"].shape[1] > (name == "upper"):
-            found[f"active_{name}"] = trace["num_active"][late, depth].mean()
-            found[f"{name}_per_digit"] = trace["features_per_object"][late, depth].mean()
-    for share in (0.1, 0.25, 0.5, 0.75, 1.0):
-        sweep = max(int(share * num), 1)
-        found[f"train_log_likelihood_{sweep}"] = trace["log_likelihood"][sweep - 1]
-    return {name: float(value) for name, value in found.items()}
-
-
-def model_row(size, model, chains, qualities) -> dict[str, Any]:
-    quality = {name: np.mean([one[name] for one in qualities]) for name in qualities[0]}
-    return rows.row(
-        CASE, model, size,
-        compile_s=None,
-        run_s=[chain.seconds for chain in chains],
-        quality=quality,
-        peak_mb=rows.peak_mb(),
-        num_digits=chains[0].state.likelihood.data.shape[0],
-        sweeps=len(chains[0].trace["noise_variance"]),
-        seeds=len(chains),
-    )  # fmt: skip
+def digit_shape(chain: factor_chains.Chain) -> dict[str, float]:
+    late = chain.trace["noise_variance"][len(chain.trace["noise_variance"]) // 2 :]
+    shape = factor_chains.shape_of(chain, "digit", (0.1, 0.25, 0.5, 0.75, 1.0))
+    return {"noise_variance": float(late.mean())} | shape
 
 
 def gains(found) -> dict[str, float]:

@@ -80,8 +80,11 @@ def run(size: str, out: Path) -> list[dict[str, Any]]:
     with tqdm(total=len(factor_chains.MODELS) * form.seeds * num_sweeps, desc=CASE) as bar:
         for model, num_layers in factor_chains.MODELS.items():
             chains = [learn(train, num_layers, seed, form, bar) for seed in range(form.seeds)]
-            found[model] = [impute(chain, hidden) | shape_of(chain) for chain in chains]
-            measured.append(model_row(size, model, chains, found[model]))
+            found[model] = [
+                impute(chain, hidden) | factor_chains.shape_of(chain, "artist", (0.1, 0.5, 1.0))
+                for chain in chains
+            ]
+            measured.append(factor_chains.model_row(CASE, size, model, chains, found[model]))
             print_factors(model, chains[0].state, data)
     measured[1]["quality"] |= gain_over(
         "latent_linear", measured[0]["quality"]["nll"], found["ibp"]
@@ -259,34 +262,6 @@ def linear_loss(rng, train, hidden: Hidden, rank: int, ridge: float) -> np.ndarr
     logits = factor_peers.infer_latent_linear(*parameters, *hidden, TOTAL, ridge)
     gain = hidden.counts * logits - TOTAL * np.logaddexp(0, logits)
     return -gain - log_choices(hidden.counts)
-
-
-def shape_of(chain: factor_chains.Chain) -> dict[str, float]:
-    """Sizes over the second half of the chain, and the log likelihood along it."""
-    trace = chain.trace
-    num = len(trace["log_likelihood"])
-    late, found = slice(num // 2, None), {}
-    for name, depth in (("lower", -1), ("upper", 0)):
-        if trace["num_active"].shape[1] > (name == "upper"):
-            found[f"active_{name}"] = trace["num_active"][late, depth].mean()
-            found[f"{name}_per_artist"] = trace["features_per_object"][late, depth].mean()
-    for share in (0.1, 0.5, 1.0):
-        sweep = max(int(share * num), 1)
-        found[f"train_log_likelihood_{sweep}"] = trace["log_likelihood"][sweep - 1]
-    return {name: float(value) for name, value in found.items()}
-
-
-def model_row(size: str, model: str, chains, qualities) -> dict[str, Any]:
-    quality = {name: np.mean([one[name] for one in qualities]) for name in qualities[0]}
-    return rows.row(
-        CASE, model, size,
-        compile_s=None,
-        run_s=[chain.seconds for chain in chains],
-        quality=quality,
-        peak_mb=rows.peak_mb(),
-        sweeps=len(chains[0].trace["log_likelihood"]),
-        seeds=len(chains),
-    )  # fmt: skip
 
 
 def gain_over(name: str, losses, qualities) -> dict[str, float]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from benchmarks import rows
 from benchmarks.rows import ROOT
 from jaxmrf.nonparametric import factor_hierarchy, factor_hierarchy_gibbs
 from jaxmrf.nonparametric.factor_hierarchy import FeatureLayer, HierarchyState, LayerPrior
@@ -24,8 +25,10 @@ __all__ = [
     "data_folder",
     "known_priors",
     "learned_layers",
+    "model_row",
     "priors_of",
     "run_chain",
+    "shape_of",
     "start",
 ]
 
@@ -149,3 +152,33 @@ def compare(first: list[float], second: list[float]) -> tuple[float, float]:
     change = np.asarray(second) - np.asarray(first)
     error = change.std(ddof=1) / np.sqrt(len(change)) if len(change) > 1 else np.nan
     return float(change.mean()), float(error)
+
+
+def shape_of(chain: Chain, noun: str, shares: tuple[float, ...]) -> dict[str, float]:
+    """Sizes over the second half of the chain, and the log likelihood at shares of its length."""
+    trace = chain.trace
+    num = len(trace["log_likelihood"])
+    late, found = slice(num // 2, None), {}
+    for name, depth in (("lower", -1), ("upper", 0)):
+        if trace["num_active"].shape[1] > (name == "upper"):
+            found[f"active_{name}"] = trace["num_active"][late, depth].mean()
+            found[f"{name}_per_{noun}"] = trace["features_per_object"][late, depth].mean()
+    for share in shares:
+        sweep = max(int(share * num), 1)
+        found[f"train_log_likelihood_{sweep}"] = trace["log_likelihood"][sweep - 1]
+    return {name: float(value) for name, value in found.items()}
+
+
+def model_row(case: str, size: str, model: str, chains, qualities, **facts) -> dict[str, Any]:
+    """The row of a model: mean qualities of its chains, one a seed."""
+    quality = {name: np.mean([one[name] for one in qualities]) for name in qualities[0]}
+    return rows.row(
+        case, model, size,
+        compile_s=None,
+        run_s=[chain.seconds for chain in chains],
+        quality=quality,
+        peak_mb=rows.peak_mb(),
+        **facts,
+        sweeps=len(chains[0].trace["log_likelihood"]),
+        seeds=len(chains),
+    )  # fmt: skip
