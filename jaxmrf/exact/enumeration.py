@@ -78,7 +78,7 @@ def solve(model: PairwiseModel, graph: Graph) -> Beliefs:
     return Beliefs(
         log_z=value,
         nodes=means.node_tables,
-        edges=means.edge_tables,
+        factors=means.edge_tables,
         is_converged=jnp.array(True),
         num_iters=jnp.array(0),
     )

@@ -1,6 +1,7 @@
 """What the probability is: log potentials of random fields as frozen pytrees of parameters."""
 
-from jaxmrf.models.beliefs import Beliefs
+from jaxmrf.models.beliefs import Beliefs, Tables
+from jaxmrf.models.factor_graph import FactorGraph, Labels, log_potential_of
 from jaxmrf.models.pairwise import (
     Ising,
     Pairwise,
@@ -15,13 +16,17 @@ from jaxmrf.models.pairwise import (
 
 __all__ = [
     "Beliefs",
+    "FactorGraph",
     "Ising",
+    "Labels",
     "Pairwise",
     "PairwiseModel",
     "Potts",
+    "Tables",
     "agreements_from_couplings",
     "as_states",
     "couplings_from_agreements",
     "log_potential",
+    "log_potential_of",
     "log_pseudolikelihood",
 ]

@@ -54,7 +54,7 @@ def test_solve_is_the_oracle(kind, name):
     nodes = oracles.node_marginals(probabilities, *size)
     np.testing.assert_allclose(beliefs.nodes, nodes, atol=2e-6)
     edges = oracles.pair_marginals(probabilities, graph.edges.tolist(), *size)
-    np.testing.assert_allclose(beliefs.edges, edges, atol=2e-6)
+    np.testing.assert_allclose(beliefs.factors, edges, atol=2e-6)
     assert bool(beliefs.is_converged) and int(beliefs.num_iters) == 0
 
 

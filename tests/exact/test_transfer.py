@@ -64,7 +64,7 @@ def test_solve_is_enumeration(kind, graph):
     found, expected = transfer.solve(model, graph), enumeration.solve(model, graph)
     np.testing.assert_allclose(found.log_z, expected.log_z, rtol=1e-6)
     np.testing.assert_allclose(found.nodes, expected.nodes, atol=2e-6)
-    np.testing.assert_allclose(found.edges, expected.edges, atol=2e-6)
+    np.testing.assert_allclose(found.factors, expected.factors, atol=2e-6)
     assert bool(found.is_converged) and int(found.num_iters) == 0
 
 
@@ -76,7 +76,7 @@ def test_solve_is_the_oracle():
     np.testing.assert_allclose(found.log_z, oracles.log_z(potential, 6, 3), rtol=1e-6)
     probabilities = oracles.distribution(potential, 6, 3)
     edges = oracles.pair_marginals(probabilities, graph.edges.tolist(), 6, 3)
-    np.testing.assert_allclose(found.edges, edges, atol=2e-6)
+    np.testing.assert_allclose(found.factors, edges, atol=2e-6)
 
 
 def test_hessian_is_the_covariance_of_the_statistics():
