@@ -1,14 +1,23 @@
 """What touches what: undirected graphs, lattices, colourings and plans, in NumPy."""
 
 from jaxmrf.graphs.coloring import color
+from jaxmrf.graphs.elimination import (
+    EliminationPlan,
+    elimination_order,
+    elimination_plan,
+    order_from_contraction_path,
+)
 from jaxmrf.graphs.frontier import FrontierPlan, frontier_plan, is_narrow
 from jaxmrf.graphs.graph import Graph
 from jaxmrf.graphs.hypergraph import Hypergraph
+from jaxmrf.graphs.junction import Clique, junction_tree
 from jaxmrf.graphs.lattices import binary_tree, complete_bipartite, grid, random_regular, torus
 from jaxmrf.graphs.neighbors import NeighborBlock, neighbor_blocks
 from jaxmrf.graphs.sweeps import SweepPlan, sweep_plan
 
 __all__ = [
+    "Clique",
+    "EliminationPlan",
     "FrontierPlan",
     "Graph",
     "Hypergraph",
@@ -17,10 +26,14 @@ __all__ = [
     "binary_tree",
     "color",
     "complete_bipartite",
+    "elimination_order",
+    "elimination_plan",
     "frontier_plan",
     "grid",
     "is_narrow",
+    "junction_tree",
     "neighbor_blocks",
+    "order_from_contraction_path",
     "random_regular",
     "sweep_plan",
     "torus",

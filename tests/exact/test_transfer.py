@@ -143,7 +143,7 @@ def test_order_does_not_matter():
     plan = frontier_plan(graph, order=order)
     assert plan.width != frontier_plan(graph).width
     found = transfer.solve(model, graph, plan)
-    for name in ("log_z", "nodes", "edges"):
+    for name in ("log_z", "nodes", "factors"):
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), atol=3e-6)
 
 
