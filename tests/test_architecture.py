@@ -14,7 +14,7 @@ ROWS = (  # a unit imports from rows above it in this list, never from its own r
     {"logspace"},
     {"graphs"},
     {"models"},
-    {"sampling", "exact", "variational"},
+    {"sampling", "exact", "variational", "formats"},
     {"learning", "nonparametric"},
     {"distributions"},
     {"infer"},

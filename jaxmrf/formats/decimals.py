@@ -9,6 +9,9 @@ from jaxmrf.models import FactorGraph, Tables
 __all__ = ["decimals_of", "factors_to_write"]
 
 
+_STEPS = 32
+
+
 def decimals_of(log_tables: Sequence[np.ndarray], writer: str) -> Iterator[list[str]]:
     """The potentials of every table in its own order, as the shortest decimals of these logarithms.
 
@@ -41,6 +44,14 @@ def _shortest(log_values: np.ndarray, writer: str) -> list[str]:
             for place in np.flatnonzero(is_found):
                 words[left[place]] = spelled[place]
             left = left[~is_found]
+        for toward in (0.0, np.inf):  # exp may miss the float64 that had this logarithm
+            near = values.copy()
+            for _ in range(_STEPS):
+                near[left] = np.nextafter(near[left], toward)
+                is_found = np.log(near[left]) == log_values[left]
+                for place in left[is_found]:
+                    words[place] = repr(float(near[place]))
+                left = left[~is_found]
     return words
 
 

@@ -132,24 +132,24 @@ def _entries(tokens: Tokens, factor: int, shape: list[int]) -> np.ndarray:
         _WHOLE,
         high=table.size,
     )
-    is_written = np.zeros(table.size, bool)
-    if 2 * count > tokens.num_left:
-        rule = f"{count} places and entries of factor {factor}"
+    rule = (
+        f"{count} pairs of a place in 0..{table.size - 1}, each once, and a finite, non-negative "
+        f"entry in the table of factor {factor}"
+    )
+    mend = "correct it or the number of entries before it"
+    start = tokens.place
+    if tokens.num_left < 2 * count:
         tokens.place = len(tokens.words)
         raise tokens.error(rule, "the file is cut short, or a count before this is too large")
-    for _ in range(count):
-        place = tokens.integer(
-            f"a place in 0..{table.size - 1} of the table of factor {factor}",
-            "correct it or the number of entries before it",
-            high=table.size - 1,
-        )
-        if is_written[place]:
-            raise tokens.error(
-                f"different places in the table of factor {factor}",
-                "give each entry once",
-                at=tokens.place - 1,
-            )
-        is_written[place] = True
-        rule = f"a finite, non-negative entry at place {place} of factor {factor}"
-        table[place] = tokens.floats(1, rule, "give a potential")[0]
+    tokens.place += 2 * count
+    places, values = tokens.numbers_at(range(start, tokens.place), rule, mend).reshape(count, 2).T
+    is_place = np.array([word.isdigit() for word in tokens.words[start : tokens.place : 2]], bool)
+    is_first = np.zeros(count, bool)
+    is_first[np.unique(places, return_index=True)[1]] = True
+    is_good = np.stack(
+        [is_place & is_first & (places < table.size), (values >= 0) & (values < np.inf)], axis=1
+    )
+    if not is_good.all():
+        raise tokens.error(rule, mend, at=start + int(np.argmin(is_good)))
+    table[places.astype(int)] = values
     return table

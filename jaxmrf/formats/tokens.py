@@ -70,17 +70,20 @@ class Tokens:
         """The error of a broken rule, at the next token unless told otherwise."""
         at = self.place if at is None else at
         if at < len(self.words):
-            found = (self._pattern or re.compile(r"\S+")).finditer(self._text)
-            end = next(islice(found, at, None)).start()
             word = self.words[at]
             got = got or repr(word if len(word) <= 40 else word[:37] + "...")
-        else:
-            end, got = len(self._text.rstrip()), got or "the end of the file"
-        line = self._text.count("\n", 0, end) + 1
         return ValueError(
-            f"{self.reader}: expected {rule}, got {got} at {self.path}, line {line} "
-            f"(token {at + 1}); {mend}"
+            f"{self.reader}: expected {rule}, got {got or 'the end of the file'} at {self.path}, "
+            f"line {self.line(at)} (token {at + 1}); {mend}"
         )
+
+    def line(self, place: int) -> int:
+        """The line of a token, counted from 1; after the last token, the last line."""
+        end = len(self._text.rstrip())
+        if place < len(self.words):
+            found = (self._pattern or re.compile(r"\S+")).finditer(self._text)
+            end = next(islice(found, place, None)).start()
+        return self._text.count("\n", 0, end) + 1
 
     def word(self, rule: str, mend: str, *, among: Collection[str] = ()) -> str:
         """The next token, one of `among` if given."""
@@ -112,22 +115,28 @@ class Tokens:
 
     def floats(self, count: int, rule: str, mend: str) -> np.ndarray:
         """The next tokens as finite, non-negative numbers, shape ``[count]``."""
-        values = self.numbers(count, rule, mend)
-        bad = ~((values >= 0) & (values < np.inf))
-        if bad.any():
-            raise self.error(rule, mend, at=self.place - count + int(np.argmax(bad)))
-        return values
-
-    def numbers(self, count: int, rule: str, mend: str) -> np.ndarray:
-        """The next tokens as numbers of any kind, shape ``[count]``."""
-        words = self.words[self.place : self.place + count]
-        values = _floats(words)
-        if values is None:
-            bad = next(place for place, word in enumerate(words) if _floats([word]) is None)
-            raise self.error(rule, mend, at=self.place + bad)
-        self.place += len(values)
+        start = self.place
+        self.place = min(start + count, len(self.words))
+        values = self.floats_at(range(start, self.place), rule, mend)
         if len(values) < count:
             raise self.error(rule, "the file is cut short, or a count before this is too large")
+        return values
+
+    def floats_at(self, places: Sequence[int], rule: str, mend: str) -> np.ndarray:
+        """Tokens at given places as finite, non-negative numbers, shape ``[places]``."""
+        values = self.numbers_at(places, rule, mend)
+        bad = ~((values >= 0) & (values < np.inf))
+        if bad.any():
+            raise self.error(rule, mend, at=places[int(np.argmax(bad))])
+        return values
+
+    def numbers_at(self, places: Sequence[int], rule: str, mend: str) -> np.ndarray:
+        """Tokens at given places as numbers of any kind, shape ``[places]``."""
+        words = [self.words[place] for place in places]
+        values = _floats(words)
+        if values is None:
+            bad = next(i for i, word in enumerate(words) if _floats([word]) is None)
+            raise self.error(rule, mend, at=places[bad])
         return values
 
     def finish(self, what: str) -> None:
@@ -176,7 +185,7 @@ class Tokens:
 def _floats(words: Sequence[str]) -> np.ndarray | None:
     """The numbers that tokens spell in plain digits, if all do."""
     joined = "".join(words)
-    if "_" in joined or not joined.isascii():  # float("1_0") is ten, and other alphabets have digits
+    if "_" in joined or not joined.isascii():  # float("1_0") is ten; other scripts too
         return None
     try:
         return np.array(list(map(float, words)))

@@ -46,10 +46,8 @@ def parse_evidence(tokens: Tokens, num_states: Sequence[int] | None) -> dict[int
     """Evidence from tokens, checked against the model if it is known."""
     if not tokens.num_left:
         return {}
-    if tokens.num_left % 2 == 0:  # one number more than a count and its pairs
-        tokens.integer("at most 1 sample of evidence", "put every sample in its own file", high=1)
-        if not tokens.num_left:
-            return {}
+    if tokens.num_left % 2 == 0 and tokens.line(0) < tokens.line(1):  # the count comes second
+        tokens.integer("1 sample of evidence", "put every sample in its own file", low=1, high=1)
     num_observed = tokens.integer("the number of observed variables", _WHOLE)
     found: dict[int, int] = {}
     for _ in range(num_observed):
@@ -147,9 +145,12 @@ def read_uai_log10_z(path: str | PathLike) -> float:
     if tokens.num_left == 2:
         tokens.integer("at most 1 sample of evidence", _WHOLE, low=1, high=1)
     rule, mend = "a number below infinity", "give log10 of the normaliser"
-    value = float(tokens.numbers(1, rule, mend)[0])
+    if not tokens.num_left:
+        raise tokens.error(rule, mend)
+    value = float(tokens.numbers_at([tokens.place], rule, mend)[0])
     if not value < np.inf:
-        raise tokens.error(rule, mend, at=tokens.place - 1)
+        raise tokens.error(rule, mend)
+    tokens.place += 1
     tokens.finish("the number")
     return value
 
