@@ -282,7 +282,7 @@ def _build(tokens: Tokens, states: dict[str, list[str]], blocks: dict[str, _Tabl
                 at=block.start,
                 got=", ".join((block.child, *block.parents)),
             )
-    scopes, tables, left = [], [], MAX_ENTRIES
+    scopes, tables, left = [], [], MAX_ENTRIES + len(tokens.words)
     for name in states:
         if name not in blocks:
             raise tokens.error(

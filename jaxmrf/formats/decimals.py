@@ -1,6 +1,7 @@
 """Log potentials as decimals that are read back to the same logarithms."""
 
 from collections.abc import Iterator, Sequence
+from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
@@ -13,21 +14,21 @@ _STEPS = 32
 
 
 def decimals_of(log_tables: Sequence[np.ndarray], writer: str) -> Iterator[list[str]]:
-    """The potentials of every table in its own order, as the shortest decimals of these logarithms.
+    """The potentials of every table in its own order, as short decimals of these logarithms.
 
     Raises:
         ValueError: If a potential overflows or underflows.
     """
     flat = np.concatenate([np.zeros(0), *(np.ravel(table) for table in log_tables)])
     distinct, places = np.unique(flat.astype(float), return_inverse=True)
-    words = np.array(_shortest(distinct, writer), dtype=object)[places.ravel()]
+    words = np.array(_short(distinct, writer), dtype=object)[places.ravel()]
     stops = np.cumsum([np.size(table) for table in log_tables])
     for stop, table in zip(stops, log_tables, strict=True):
         yield words[stop - np.size(table) : stop].tolist()
 
 
-def _shortest(log_values: np.ndarray, writer: str) -> list[str]:
-    """For each number, the shortest decimal with that logarithm, or its exponential."""
+def _short(log_values: np.ndarray, writer: str) -> list[str]:
+    """For each number, a short decimal with that logarithm, or its exponential."""
     with np.errstate(over="ignore", divide="ignore"):
         values = np.exp(log_values)
         bad = ~np.isfinite(values) | ((values == 0) & (log_values > -np.inf))
@@ -38,7 +39,7 @@ def _shortest(log_values: np.ndarray, writer: str) -> list[str]:
             )
         words = [repr(value) for value in values.tolist()]
         left = np.arange(len(values))
-        for digits in range(1, 18):
+        for digits in (12, 15, 16, 17):
             spelled = [f"{value:.{digits}g}" for value in values[left].tolist()]
             is_found = np.log([float(word) for word in spelled]) == log_values[left]
             for place in np.flatnonzero(is_found):
@@ -75,6 +76,13 @@ def factors_to_write(
                 f"{writer}: expected every variable to be the last of exactly one scope, got "
                 f"{children[:8]} at the ends of the scopes; write the model as MARKOV"
             )
+        try:
+            TopologicalSorter({scope[-1]: scope[:-1] for scope in scopes}).prepare()
+        except CycleError as error:
+            raise ValueError(
+                f"{writer}: expected arrows without a cycle, got {error.args[1]}; write the model "
+                "as MARKOV"
+            ) from None
         if observed:
             raise ValueError(
                 f"{writer}: expected a network without evidence, got some on variables "

@@ -43,8 +43,8 @@ def read_fg(path: str | PathLike) -> FactorGraph:
         high=tokens.num_left,
     )
     num_states: dict[int, int] = {}
-    scopes, tables = [], []
-    left = MAX_ENTRIES
+    scopes, log_tables = [], []
+    left = MAX_ENTRIES + tokens.num_left
     for factor in range(num_factors):
         start = tokens.place
         scope = _scope(tokens, factor, num_states)
@@ -52,7 +52,8 @@ def read_fg(path: str | PathLike) -> FactorGraph:
         left -= tokens.check_shape(shape, start, high=left)
         table = _entries(tokens, factor, shape)
         scopes.append(scope)
-        tables.append(table.reshape(shape[::-1]).transpose())
+        with np.errstate(divide="ignore"):
+            log_tables.append(np.log(table).reshape(shape[::-1]).transpose())
     tokens.finish("the last factor")
     num_nodes = max(num_states, default=-1) + 1
     total = num_nodes - len(num_states) + sum(num_states.values())
@@ -62,8 +63,6 @@ def read_fg(path: str | PathLike) -> FactorGraph:
             "number the variables from 0 and without gaps",
             got=f"{total}",
         )
-    with np.errstate(divide="ignore"):
-        log_tables = [np.log(table) for table in tables]
     numbers = [num_states.get(node, 1) for node in range(num_nodes)]
     return FactorGraph.from_tables(numbers, scopes, log_tables)
 

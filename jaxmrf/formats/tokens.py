@@ -21,8 +21,8 @@ MAX_AXES = 64
 MAX_STATES = 2**22
 """Largest number of states of all variables together."""
 
-MAX_ENTRIES = 2**26
-"""Largest number of entries of all tables together that a file may leave unwritten (512 MiB)."""
+MAX_ENTRIES = 2**24
+"""Largest number of entries of all tables together that a file may leave unwritten (128 MiB)."""
 
 
 class Tokens:

@@ -8,7 +8,6 @@ inference competitions.
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -66,7 +65,7 @@ def read_uai(
     scopes, starts = _scopes(tokens, num_states, num_factors)
     if is_network:
         _check_children(tokens, num_nodes, scopes, starts)
-    tables = []
+    log_tables = []
     for factor, scope in enumerate(scopes):
         shape = [num_states[node] for node in scope]
         place = tokens.place
@@ -79,10 +78,10 @@ def read_uai(
                 at=place,
             )
         rule = f"{size} finite, non-negative entries in table {factor}"
-        tables.append(tokens.floats(size, rule, "give potentials or probabilities").reshape(shape))
+        table = tokens.floats(size, rule, "give potentials or probabilities")
+        with np.errstate(divide="ignore"):
+            log_tables.append(np.log(table).reshape(shape))
     tokens.finish("the last table")
-    with np.errstate(divide="ignore"):
-        log_tables = [np.log(table) for table in tables]
     graph = FactorGraph.from_tables(num_states, scopes, log_tables)
     if isinstance(evidence, str | PathLike):
         evidence = parse_evidence(Tokens(evidence, "read_uai"), graph.num_states)
@@ -93,11 +92,11 @@ def write_uai(
     factor_graph: FactorGraph,
     path: str | PathLike,
     *,
-    kind: Literal["MARKOV", "BAYES"] = "MARKOV",
+    kind: str = "MARKOV",
 ) -> None:
     """Write a factor graph as a ``.uai`` file.
 
-    Every potential is written as the shortest decimal whose logarithm is the entry of the log
+    Every potential is written as a short decimal whose logarithm is the entry of the log
     table, so that a model read from a file is written and read back to the same bits. An entry
     that is not the logarithm of any float64 (many are not, if computed) comes back changed in its
     last digits.
@@ -105,7 +104,8 @@ def write_uai(
     Args:
         factor_graph: The model; its evidence, if any, becomes one more factor per variable.
         path: The file, replaced if it exists.
-        kind: ``"BAYES"`` for a Bayesian network: every variable the last of exactly one scope.
+        kind: ``"MARKOV"``, or ``"BAYES"`` for a Bayesian network: every variable the last of
+            exactly one scope, arrows without a cycle.
 
     Raises:
         ValueError: If a potential is no float64, or the model is not of this kind.

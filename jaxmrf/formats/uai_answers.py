@@ -205,11 +205,11 @@ def _start(path: str | PathLike, reader: str, heads: str | Sequence[str]) -> Tok
 
 
 def _has_samples(tokens: Tokens) -> bool:
-    """Whether marginals begin with a number of samples: the counts fit only after one more."""
-    if tokens.words[tokens.place : tokens.place + 1] != ["1"]:
+    """Whether a line of one number, 1, precedes marginals that do not fit as one variable's."""
+    first, *others = tokens.words[tokens.place : tokens.place + 2] or [""]
+    if first != "1" or not others or tokens.line(tokens.place) == tokens.line(tokens.place + 1):
         return False
-    second = tokens.words[tokens.place + 1 : tokens.place + 2]
-    return not second or not second[0].isdigit() or tokens.num_left != 2 + int(second[0][:9])
+    return not others[0].isdigit() or tokens.num_left != 2 + int(others[0][:9])
 
 
 def _write(path: str | PathLike, lines: list[str]) -> None:
