@@ -11,6 +11,7 @@ models", Statistical Science 19 (2004), section 2.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
 import jax
@@ -240,8 +241,16 @@ class FactorGraph:
         structure is smaller, but every set of variables is a new structure.
 
         Args:
-            states: State of each given variable; a number or a traced integer.
+            states: State of each given variable; a number, or a traced integer, which makes the
+                evidence impossible if there is no such state.
+
+        Raises:
+            ValueError: If a variable or a known state does not exist.
         """
+        for node, state in states.items():
+            self.node(node)
+            if isinstance(state, int | np.integer):
+                self._log_likelihood(node, state)
         is_concrete = all(isinstance(state, int | np.integer) for state in states.values())
         xp = np if is_concrete and isinstance(self.log_tables, np.ndarray) else jnp
         scopes, tables = [], []
@@ -249,9 +258,9 @@ class FactorGraph:
             table = xp.asarray(self.log_table(factor))
             for axis in reversed(range(len(scope))):
                 if scope[axis] in states:
-                    table = table.take(states[scope[axis]], axis=axis)
+                    table = table.take(states[scope[axis]], axis=axis, mode="clip")
             scopes.append(tuple(node for node in scope if node not in states))
-            tables.append(table)
+            tables.append(xp.asarray(table))
         new = FactorGraph.from_tables(self.num_states, scopes, tables, labels=self.labels)
         parts = list(Tables(xp.asarray(self.log_evidence), self.hypergraph, is_of_factors=False))
         for node, state in states.items():
@@ -325,12 +334,10 @@ def _check_entries(table: ArrayLike, name: str) -> None:
 
 def _check_acyclic(parents: Sequence[Sequence[int]]) -> None:
     """Raise if the arrows from parents form a cycle."""
-    waiting = {node: set(own) for node, own in enumerate(parents)}
-    while ready := [node for node, own in waiting.items() if not own & waiting.keys()]:
-        for node in ready:
-            del waiting[node]
-    if waiting:
+    try:
+        TopologicalSorter(dict(enumerate(parents))).prepare()
+    except CycleError as error:
         raise ValueError(
             f"FactorGraph.from_conditionals: expected arrows without a cycle, got one among "
-            f"variables {sorted(waiting)[:8]}; use from_tables for an undirected model"
-        )
+            f"variables {sorted(set(error.args[1]))[:8]}; use from_tables for an undirected model"
+        ) from None
