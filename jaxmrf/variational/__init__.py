@@ -1,3 +1,5 @@
 """Bound: approximate log normalisers and marginals by optimisation."""
 
-__all__: list[str] = []
+from jaxmrf.variational import belief_propagation, free_energy
+
+__all__ = ["belief_propagation", "free_energy"]
