@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxmrf.graphs.messages import MessagePlan
-from jaxmrf.types import Array
+from jaxmrf.types import Array, ArrayLike
 
 __all__ = [
     "IMPOSSIBLE",
@@ -172,7 +172,7 @@ def outgoing(table: Array, entering: list[Array], contract: Callable) -> list[Ar
     return found
 
 
-def split(plan: MessagePlan, flat: Array) -> list[list[Array]]:
+def split(plan: MessagePlan, flat: ArrayLike) -> list[list[ArrayLike]]:
     """A flat array of message entries as one array [states, factors] per stack and position."""
     return [
         [

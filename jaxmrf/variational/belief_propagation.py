@@ -144,6 +144,7 @@ def solve(
     )
 
 
+@jax.jit
 def decode(beliefs: Beliefs) -> Decoding:
     """The configuration of the largest beliefs of the nodes, and whether the factors agree.
 
