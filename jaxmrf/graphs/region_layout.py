@@ -9,6 +9,7 @@ regions.
 import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -35,13 +36,18 @@ class RegionLayout:
     """Flat places of region tables and messages of one region graph.
 
     Attributes:
-        starts: First entry of the table of every region, ``[regions]``.
+        starts: First entry of the table of every region, ``[regions]``; the outermost regions come
+            first.
         region_of: Region of every entry, ``[entries]``.
+        num_outer: Number of entries of outermost regions.
+        runs: (number of tables, entries of each) of consecutive tables of equal size.
+        num_outer_runs: How many of these are of outermost regions.
         message_of: Message of every message entry, ``[message_entries]``.
         potentials: Region entries from factor entries, then node entries.
         to_child: Message entries from the entries of the parent's table.
         child_entry: Region entry of the child for every message entry.
-        incoming: Region entries from the message entries that multiply into the belief.
+        into_outer: Entries of outermost regions from the message entries multiplied into them.
+        into_inner: Entries of the other regions, counted from ``num_outer``, likewise.
         factors: Factor entries from region entries.
         nodes: Node entries from region entries.
     """
@@ -50,9 +56,16 @@ class RegionLayout:
         self.graph = graph
         sizes = [math.prod(shape) for shape in graph.shapes]
         # entries with equally many messages next to each other, so that their sums need no sorting
-        widths = [_bucket(len(messages)) for messages in incoming]
+        ranks = [
+            (bool(above), _bucket(len(messages)), size)
+            for above, messages, size in zip(graph.ancestors, incoming, sizes, strict=True)
+        ]
         self.starts = np.zeros(graph.num_regions, np.int64)
-        order = sorted(range(graph.num_regions), key=lambda region: widths[region])
+        order = sorted(range(graph.num_regions), key=lambda region: ranks[region])
+        num_outermost = sum(not above for above in graph.ancestors)
+        self.num_outer = sum(sizes[region] for region in order[:num_outermost])
+        outer, inner = _runs(sizes, order[:num_outermost]), _runs(sizes, order[num_outermost:])
+        self.runs, self.num_outer_runs = (*outer, *inner), len(outer)
         self.starts[order] = np.cumsum([0, *(sizes[region] for region in order)])[:-1]
         self.region_of = np.repeat(order, [sizes[region] for region in order])
         fibres = [self._fibres(parent, graph.regions[child]) for parent, child in edges]
@@ -60,7 +73,7 @@ class RegionLayout:
         lengths = [sizes[edges[edge][1]] for edge in by_width]
         message_starts = np.zeros(len(edges), np.int64)
         message_starts[by_width] = np.cumsum([0, *lengths])[:-1]
-        self.message_of = np.repeat(np.arange(len(edges)), lengths)
+        self.message_of = np.repeat(np.array(by_width, np.int64), lengths)
         self.to_child = _pool([fibres[edge] for edge in by_width], graph.num_entries)
         children = [edges[edge][1] for edge in by_width]
         self.child_entry = _concatenate(
@@ -73,13 +86,14 @@ class RegionLayout:
                 for message in incoming[region]
             ]
             columns.append(_stack(parts, sizes[region]))
-        self.incoming = _pool(columns, len(self.message_of))
+        self.into_outer = _pool(columns[:num_outermost], len(self.message_of))
+        self.into_inner = _pool(columns[num_outermost:], len(self.message_of))
 
     @cached_property
     def potentials(self) -> Pooling:
         """Region entries from factor entries, then node entries."""
         structure, columns = self.graph.hypergraph, []
-        for region in np.argsort(self.starts, kind="stable"):
+        for region in np.argsort(self.starts, kind="stable").tolist():
             nodes = self.graph.regions[region]
             parts = [
                 structure.table_starts[factor] + self._project(region, structure.scopes[factor])
@@ -202,6 +216,10 @@ def _pool(rows: Sequence[np.ndarray], source: int) -> Pooling:
     order = np.empty(len(by_width), np.int32)
     order[by_width] = np.arange(len(by_width))
     return Pooling(tuple(blocks), order)
+
+
+def _runs(sizes: list[int], regions: list[int]) -> list[tuple[int, int]]:
+    return [(len(list(run)), size) for size, run in groupby(sizes[region] for region in regions)]
 
 
 def _stack(parts: list[np.ndarray], size: int) -> np.ndarray:

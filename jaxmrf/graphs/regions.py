@@ -14,7 +14,7 @@ algorithms".
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from itertools import product
 
@@ -142,7 +142,7 @@ class RegionGraph:
 
 
 def cluster_variation(
-    hypergraph: Hypergraph, clusters: Iterable[Sequence[int]] = ()
+    hypergraph: Hypergraph, clusters: Iterable[Collection[int]] = ()
 ) -> RegionGraph:
     """The region graph of clusters and all their intersections (Kikuchi's cluster variation).
 
@@ -168,8 +168,8 @@ def cluster_variation(
         missing = [node for node in cluster if node not in nodes]
         if missing:
             raise ValueError(
-                f"cluster_variation: expected variables in 0..{len(nodes) - 1}, got {missing[0]} in "
-                f"cluster {tuple(sorted(cluster))}; pass variables of the factor graph"
+                f"cluster_variation: expected variables in 0..{len(nodes) - 1}, got {missing[0]} "
+                f"in cluster {tuple(sorted(cluster))}; pass variables of the factor graph"
             )
     given |= {frozenset(scope) for scope in hypergraph.scopes} | {frozenset((n,)) for n in nodes}
     maximal = _maximal(given - {frozenset()}, len(nodes))

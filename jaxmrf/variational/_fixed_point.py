@@ -99,7 +99,12 @@ def _fixed_point_jvp(sweep, update, rule, primals, tangents):
 
     dtype = end.residual.dtype
     tolerance = 1e-5 if jnp.finfo(dtype).bits <= 32 else 1e-10
-    moved, _ = gmres(matvec, pushed, tol=tolerance, restart=20, maxiter=50)
+
+    def solve(matvec, right):
+        return gmres(matvec, right, tol=tolerance, restart=20, maxiter=50)[0]
+
+    # gmres alone scales its tolerance by the right side and so has no reverse mode
+    moved = jax.lax.custom_linear_solve(matvec, pushed, solve, transpose_solve=solve)
     still = jnp.zeros_like(end.residual)
     return end, FixedPoint(moved, still, np.zeros((), jax.dtypes.float0))
 
