@@ -9,31 +9,18 @@ Spiegelhalter, "Local computations with probabilities on graphical structures", 
 """
 
 import math
-from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
-from jaxmrf.graphs import Clique, EliminationPlan, Hypergraph, elimination_plan, junction_tree
+from jaxmrf.exact._cliques import clique_steps, product, read
+from jaxmrf.graphs import EliminationPlan, Hypergraph, elimination_plan
 from jaxmrf.models import Beliefs, FactorGraph, Tables
 from jaxmrf.types import Float, Int
 
 __all__ = ["mode", "sample", "solve"]
 
 MERGE_BELOW = 128  # a table of this size costs as much as a call into NumPy
-_MANY = 2**12  # tables up to this size are summed once for every marginal
 _KEPT = 2**20  # larger clique tables are computed again rather than kept
-
-
-class _Step(NamedTuple):
-    """How one clique reads its inputs and is read itself; all axes in the order of its scope."""
-
-    clique: Clique
-    shape: tuple[int, ...]
-    inputs: tuple[tuple, ...]  # (factor, axes to transpose, shape to broadcast)
-    children: tuple[tuple, ...]  # (clique, shape to broadcast)
-    nodes: tuple[tuple, ...]  # (variable, shape to broadcast)
-    reads: tuple  # of ``_reads``: what is asked of the clique's belief
 
 
 def solve(factor_graph: FactorGraph, plan: EliminationPlan | None = None) -> Beliefs:
@@ -49,19 +36,19 @@ def solve(factor_graph: FactorGraph, plan: EliminationPlan | None = None) -> Bel
         ValueError: If the plan is of another model or its tables would be too large.
     """
     graph = factor_graph.hypergraph
-    steps = _steps(_plan_for(graph, plan))
+    steps = clique_steps(_plan_for(graph, plan), MERGE_BELOW)
     tables, evidence, log_z = _linear(factor_graph)
     messages: list = [None] * len(steps)
     kept: list = [None] * len(steps)
     for place, step in enumerate(steps):
-        product = _product(step, tables, evidence, messages)
-        message = product.sum(axis=tuple(range(len(step.clique.residual))))
+        cells = product(step, tables, evidence, messages)
+        message = cells.sum(axis=tuple(range(len(step.clique.residual))))
         top = message.max()
         if not top > 0:
             return _impossible(graph)
         log_z += math.log(top)
         messages[place] = message / top
-        kept[place] = product if product.size <= _KEPT else None
+        kept[place] = cells if cells.size <= _KEPT else None
     nodes = np.zeros(graph.num_node_entries)
     factors = np.zeros(graph.num_entries)
     factors[_constants(graph)] = 1
@@ -70,12 +57,12 @@ def solve(factor_graph: FactorGraph, plan: EliminationPlan | None = None) -> Bel
         step = steps[place]
         belief = kept[place]
         if belief is None:
-            belief = _product(step, tables, evidence, messages)
+            belief = product(step, tables, evidence, messages)
         if down[place] is not None:
             belief = belief * down[place]
         belief = belief / belief.sum()
         kept[place] = down[place] = None
-        for kind, index, axes, table in _read(belief, step.reads):
+        for kind, index, axes, table in read(belief, step.reads):
             if kind == "node":
                 start = graph.node_starts[index]
                 nodes[start : start + table.size] = table
@@ -104,18 +91,18 @@ def mode(
         ValueError: If the plan is of another model or its tables would be too large.
     """
     graph = factor_graph.hypergraph
-    steps = _steps(_plan_for(graph, plan))
+    steps = clique_steps(_plan_for(graph, plan), MERGE_BELOW)
     tables, evidence, log_scale = _linear(factor_graph, is_log=True)
     messages: list = [None] * len(steps)
     value = log_scale
     for place, step in enumerate(steps):
-        total = _product(step, tables, evidence, messages, np.add)
+        total = product(step, tables, evidence, messages, multiply=np.add)
         messages[place] = total.max(axis=tuple(range(len(step.clique.residual))))
         if step.clique.parent < 0:
             value += float(messages[place])
     states = np.zeros(graph.num_nodes, np.int64)
     for step in reversed(steps):
-        total = _product(step, tables, evidence, messages, np.add)
+        total = product(step, tables, evidence, messages, multiply=np.add)
         number = len(step.clique.residual)
         rest = tuple(states[node] for node in step.clique.separator)
         here = total[(*(slice(None),) * number, *rest)]
@@ -142,12 +129,12 @@ def sample(
         ValueError: As for ``solve``, or if all configurations are impossible.
     """
     graph = factor_graph.hypergraph
-    steps = _steps(_plan_for(graph, plan))
+    steps = clique_steps(_plan_for(graph, plan), MERGE_BELOW)
     tables, evidence, _ = _linear(factor_graph)
     messages: list = [None] * len(steps)
     for place, step in enumerate(steps):
-        product = _product(step, tables, evidence, messages)
-        message = product.sum(axis=tuple(range(len(step.clique.residual))))
+        cells = product(step, tables, evidence, messages)
+        message = cells.sum(axis=tuple(range(len(step.clique.residual))))
         if not message.max() > 0:
             raise ValueError(
                 "sample: expected a possible configuration, got none; mend the evidence or the "
@@ -157,8 +144,8 @@ def sample(
     states = np.zeros((graph.num_nodes, num_samples), np.int32)
     for step in reversed(steps):
         number = len(step.clique.residual)
-        product = _product(step, tables, evidence, messages)
-        sums = product.reshape(-1, *step.shape[number:]).cumsum(axis=0)
+        cells = product(step, tables, evidence, messages)
+        sums = cells.reshape(-1, *step.shape[number:]).cumsum(axis=0)
         uniform = rng.random(num_samples)
         rest = tuple(states[node] for node in step.clique.separator)
         # one state of the separator after the other: its draws share their cumulative sums
@@ -185,76 +172,6 @@ def _plan_for(graph: Hypergraph, plan: EliminationPlan | None) -> EliminationPla
     return plan
 
 
-@lru_cache(maxsize=64)
-def _steps(plan: EliminationPlan) -> tuple[_Step, ...]:
-    """Shapes and axes of all cliques, found once a plan."""
-    graph, steps = plan.hypergraph, []
-    cliques = junction_tree(plan, MERGE_BELOW)
-    for clique in cliques:
-        axis = {node: place for place, node in enumerate(clique.scope)}
-        shape = tuple(graph.num_states[node] for node in clique.scope)
-
-        def inside(nodes, axis=axis):
-            full = [1] * len(axis)
-            for node in nodes:
-                full[axis[node]] = graph.num_states[node]
-            return tuple(full)
-
-        reads, inputs = [], []
-        for node in clique.residual:
-            reads.append(("node", node, None, (axis[node],)))
-        for factor in clique.factors:
-            places = [axis[node] for node in graph.scopes[factor]]
-            order = tuple(np.argsort(places).tolist())
-            inputs.append((factor, order, inside(graph.scopes[factor])))
-            back = tuple(np.argsort(order).tolist())
-            reads.append(("factor", factor, back, tuple(sorted(places))))
-        for child in clique.children:
-            places = tuple(axis[node] for node in cliques[child].separator)
-            reads.append(("child", child, None, places))
-        steps.append(
-            _Step(
-                clique=clique,
-                shape=shape,
-                inputs=tuple(inputs),
-                children=tuple(
-                    (child, inside(cliques[child].separator)) for child in clique.children
-                ),
-                nodes=tuple((node, inside((node,))) for node in clique.residual),
-                reads=_reads(tuple(range(len(shape))), shape, reads),
-            )
-        )
-    return tuple(steps)
-
-
-def _reads(axes: tuple[int, ...], shape: tuple[int, ...], targets: list) -> tuple:
-    """A tree of sums that serves all targets: (axes summed out, own target, subtrees).
-
-    A large table is not summed once for each target: it is reduced to what one half of them needs
-    and to what the other half needs, and so on.
-    """
-    kept = sorted({axis for *_, places in targets for axis in places})
-    summed = tuple(place for place, axis in enumerate(axes) if axis not in kept)
-    if len(targets) == 1:
-        return summed, targets[0][:3], ()
-    if math.prod(shape[axis] for axis in axes) <= _MANY:
-        return (), None, tuple(_reads(axes, shape, [target]) for target in targets)
-    targets = sorted(targets, key=lambda target: target[3])
-    middle = len(targets) // 2
-    halves = (targets[:middle], targets[middle:])
-    return summed, None, tuple(_reads(tuple(kept), shape, half) for half in halves)
-
-
-def _read(belief: np.ndarray, reads: tuple):
-    """Every target of the tree with its table."""
-    summed, target, subtrees = reads
-    table = belief.sum(axis=summed) if summed else belief
-    if target is not None:
-        yield (*target, table)
-    for subtree in subtrees:
-        yield from _read(table, subtree)
-
-
 def _linear(factor_graph: FactorGraph, is_log: bool = False):
     """Tables and evidence with largest entry 1 (or their logs), and the log of the scale."""
     graph = factor_graph.hypergraph
@@ -279,22 +196,6 @@ def _constants(graph: Hypergraph) -> slice:
     """Where the factors without variables lie."""
     stop = graph.stacks[0].stop if graph.stacks and graph.stacks[0].shape == () else 0
     return slice(0, stop)
-
-
-def _product(step: _Step, tables, evidence, messages, multiply=np.multiply) -> np.ndarray:
-    """Everything known about a clique, the smallest tables first."""
-    parts = [tables[factor].transpose(axes).reshape(shape) for factor, axes, shape in step.inputs]
-    parts += [evidence[node].reshape(shape) for node, shape in step.nodes]
-    parts += [messages[child].reshape(shape) for child, shape in step.children]
-    parts.sort(key=_size)
-    product = parts[0]
-    for part in parts[1:]:
-        product = multiply(product, part)
-    return product if product.shape == step.shape else np.broadcast_to(product, step.shape)
-
-
-def _size(array: np.ndarray) -> int:
-    return array.size
 
 
 def _impossible(graph: Hypergraph) -> Beliefs:

@@ -78,7 +78,7 @@ class RegionLayout:
         children = [edges[edge][1] for edge in by_width]
         self.child_entry = _concatenate(
             [self.starts[child] + np.arange(sizes[child]) for child in children]
-        )
+        ).astype(np.int32)
         columns = []
         for region in order:
             parts = [

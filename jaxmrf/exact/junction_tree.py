@@ -1,0 +1,321 @@
+r"""Exact log Z and all marginals of a factor graph, compiled: one pass up the tree and one down.
+
+.. math:: \frac{\partial \log Z}{\partial \theta_f(x_f)} = p(x_f), \qquad
+          \frac{\partial^2 \log Z}{\partial \theta_f\, \partial \theta_g} = \mathrm{Cov}
+
+Small buckets are gathers in log space in one scanned body, so that compilation does not grow with
+the model; the few large ones are products of tables in linear space, each message divided by its
+largest entry. The pass down gives all derivatives of log Z at once. Reference: Darwiche, "A
+differential approach to inference in Bayesian networks", JACM 50 (2003).
+"""
+
+import math
+from functools import partial
+from itertools import combinations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmrf.graphs import EliminationPlan, Hypergraph, elimination_plan, junction_tree
+from jaxmrf.graphs.gather import MERGE_BELOW, GatherPlan, split_plan
+from jaxmrf.models import Beliefs, FactorGraph, Tables
+from jaxmrf.types import Array, Float
+
+__all__ = ["log_z", "plan_for", "solve", "solve_batch"]
+
+
+def log_z(factor_graph: FactorGraph, plan: EliminationPlan | None = None) -> Float[Array, ""]:
+    """Natural log of the normaliser, minus infinity if all configurations are impossible.
+
+    Differentiable to any order, forwards and backwards; its gradient costs one pass more.
+
+    Args:
+        factor_graph: The model.
+        plan: Elimination plan; by default the cheapest of a few.
+
+    Raises:
+        ValueError: If the plan is of another model or its tables would be too large.
+
+    >>> agree = jnp.log(jnp.array([[3.0, 1.0], [1.0, 3.0]]))
+    >>> graph = FactorGraph.from_tables([2, 2, 2], [(0, 1), (1, 2)], [agree, agree])
+    >>> round(float(jnp.exp(log_z(graph))), 3)
+    32.0
+    """
+    plan = plan_for("log_z", factor_graph, plan)
+    return _jitted_log_z(plan, *_arrays(factor_graph))
+
+
+def solve(factor_graph: FactorGraph, plan: EliminationPlan | None = None) -> Beliefs:
+    """Exact log Z and all marginals of variables and factors.
+
+    Impossible evidence gives log Z minus infinity and marginals of zero.
+
+    Args:
+        factor_graph: The model.
+        plan: Elimination plan; by default the cheapest of a few.
+
+    Raises:
+        ValueError: As for ``log_z``.
+    """
+    plan = plan_for("solve", factor_graph, plan)
+    return _beliefs(factor_graph.hypergraph, *_solve(plan, *_arrays(factor_graph)))
+
+
+def solve_batch(
+    factor_graph: FactorGraph,
+    log_evidence: Float[Array, "items node_entries"],
+    plan: EliminationPlan | None = None,
+) -> Beliefs:
+    """Exact beliefs for many settings of the evidence at once; items lead in all of them.
+
+    Equal to ``jax.vmap`` of ``solve``, with the items last in memory inside, which is several
+    times faster.
+
+    Args:
+        factor_graph: The model; its own evidence is not used.
+        log_evidence: Log likelihood of every state of every variable, one row an item.
+        plan: Elimination plan; by default the cheapest of a few.
+
+    Raises:
+        ValueError: As for ``log_z``.
+    """
+    plan = plan_for("solve_batch", factor_graph, plan)
+    log_tables = jnp.asarray(factor_graph.log_tables)
+    found = _solve_batch(plan, log_tables, jnp.asarray(log_evidence, log_tables.dtype))
+    return _beliefs(factor_graph.hypergraph, *found)
+
+
+def plan_for(
+    caller: str, factor_graph: FactorGraph, plan: EliminationPlan | None
+) -> EliminationPlan:
+    """The plan, checked against the model; the cheapest of a few if there is none.
+
+    Args:
+        caller: Name of the calling function, for the message.
+        factor_graph: The model.
+        plan: Elimination plan or None.
+
+    Raises:
+        ValueError: If the plan is of another model or its tables would be too large.
+    """
+    if plan is None:
+        return elimination_plan(factor_graph.hypergraph)
+    if plan.hypergraph != factor_graph.hypergraph:
+        raise ValueError(
+            f"{caller}: expected a plan of {factor_graph.hypergraph}, got one of "
+            f"{plan.hypergraph}; pass elimination_plan(factor_graph.hypergraph)"
+        )
+    return plan
+
+
+def _arrays(factor_graph: FactorGraph) -> tuple[Array, Array]:
+    return jnp.asarray(factor_graph.log_tables), jnp.asarray(factor_graph.log_evidence)
+
+
+def _beliefs(graph: Hypergraph, log_z, nodes, factors) -> Beliefs:
+    return Beliefs(
+        log_z=log_z,
+        nodes=Tables(nodes, graph, is_of_factors=False),
+        factors=Tables(factors, graph, is_of_factors=True),
+        is_converged=jnp.ones(jnp.shape(log_z), bool),
+        num_iters=jnp.zeros(jnp.shape(log_z), jnp.int32),
+    )
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _log_z(plan: EliminationPlan, log_tables: Array, log_evidence: Array) -> Array:
+    split = split_plan(plan)
+    buffer, _ = _gather_up(split.gather, log_tables, log_evidence)
+    total = buffer[split.gather.roots].sum()
+    if split.rest.order:
+        total += _dense_log_z(split.rest, buffer[split.tables])
+    return total
+
+
+@_log_z.defjvp
+def _log_z_jvp(plan, primals, tangents):
+    value, nodes, factors = _solve_plain(plan, *primals)
+    tables_dot, evidence_dot = tangents
+    return value, (factors * tables_dot).sum() + (nodes * evidence_dot).sum()
+
+
+_jitted_log_z = jax.jit(_log_z, static_argnums=0)
+
+
+def _solve_plain(plan: EliminationPlan, log_tables, log_evidence) -> tuple[Array, Array, Array]:
+    """Log Z, marginals of variables and of factors; items, if any, on the last axis of evidence."""
+    split = split_plan(plan)
+    buffer, shares = _gather_up(split.gather, log_tables, log_evidence)
+    adjoint = jnp.zeros_like(buffer)
+    total = buffer[split.gather.roots].sum(axis=0)
+    if split.rest.order:
+        dense = jax.value_and_grad(partial(_dense_log_z, split.rest))
+        if buffer.ndim == 2:
+            dense = jax.vmap(dense, in_axes=1, out_axes=(0, 1))
+        value, factors = dense(buffer[split.tables])
+        total += value
+        adjoint = adjoint.at[split.tables].set(factors)
+    is_possible = total > -jnp.inf
+    adjoint = adjoint.at[split.gather.roots].set(1)
+    adjoint = _gather_down(split.gather, shares, jnp.where(is_possible, adjoint, 0))
+    num_tables, num_states = len(log_tables), len(log_evidence)
+    return total, adjoint[num_tables : num_tables + num_states], adjoint[:num_tables]
+
+
+_solve = jax.jit(_solve_plain, static_argnums=0)
+
+
+@partial(jax.jit, static_argnums=0)
+def _solve_batch(plan: EliminationPlan, log_tables, log_evidence):
+    value, nodes, factors = _solve_plain(plan, log_tables, log_evidence.T)
+    return value, nodes.T, factors.T
+
+
+def _gather_up(gather: GatherPlan, log_tables: Array, log_evidence: Array) -> tuple[Array, Array]:
+    """The buffer with all rows filled, and the share of every state in its row.
+
+    Items, if any, are on the last axis of the evidence and of both results.
+    """
+    items = log_evidence.shape[1:]
+    log_tables = jnp.broadcast_to(
+        log_tables.reshape((-1, *(1 for _ in items))), (len(log_tables), *items)
+    )
+    dtype = jnp.result_type(log_tables, log_evidence)
+    one, zero = jnp.zeros((1, *items), dtype), jnp.full((1, *items), -jnp.inf, dtype)
+    num_steps, num_rows = gather.index.shape[:2]
+    rows = jnp.zeros((num_steps * num_rows, *items), dtype)
+    buffer = jnp.concatenate([log_tables, log_evidence, one, zero, rows])
+
+    def step(buffer, xs):
+        place, index = xs
+        logs = buffer.at[index].get(mode="promise_in_bounds").sum(axis=2)
+        top = jax.lax.stop_gradient(logs.max(axis=1))
+        top = jnp.where(top == -jnp.inf, 0, top)
+        weights = jnp.exp(logs - top[:, None])
+        total = weights.sum(axis=1)
+        # without NaN in derivatives where all states are impossible
+        is_possible, total = total > 0, jnp.where(total > 0, total, 1)
+        row = jnp.where(is_possible, top + jnp.log(total), -jnp.inf)
+        buffer = jax.lax.dynamic_update_slice_in_dim(buffer, row, place, 0)
+        return buffer, weights / total[:, None]
+
+    return jax.lax.scan(step, buffer, (_row_places(gather), gather.index))
+
+
+def _gather_down(gather: GatherPlan, shares: Array, adjoint: Array) -> Array:
+    """Derivatives of log Z by all entries of the buffer, given those used elsewhere."""
+
+    def step(adjoint, xs):
+        place, index, share = xs
+        weight = jax.lax.dynamic_slice_in_dim(adjoint, place, index.shape[0])
+        share = (share * weight[:, None])[:, :, None]
+        share = jnp.broadcast_to(share, (*index.shape, *share.shape[3:]))
+        return adjoint.at[index].add(share, mode="promise_in_bounds"), None
+
+    xs = (_row_places(gather), gather.index, shares)
+    return jax.lax.scan(step, adjoint, xs, reverse=True)[0]
+
+
+def _row_places(gather: GatherPlan) -> np.ndarray:
+    num_steps, num_rows = gather.index.shape[:2]
+    return gather.start + num_rows * np.arange(num_steps)
+
+
+def _dense_log_z(plan: EliminationPlan, log_tables: Array) -> Array:
+    """Log Z of a model of large cliques by pairwise contractions, in linear space."""
+    graph = plan.hypergraph
+    tables, total = _linear(log_tables, graph)
+    cliques = junction_tree(plan, MERGE_BELOW)
+    messages = [None] * len(cliques)
+    for place, clique in enumerate(cliques):
+        inputs = [(tables[factor], graph.scopes[factor]) for factor in clique.factors]
+        inputs += [messages[child] for child in clique.children]
+        message, scope = _contract(inputs, set(clique.separator), graph.num_states)
+        top = jax.lax.stop_gradient(message.max())
+        top = jnp.where(top > 0, top, 1)
+        message = message / top
+        total += jnp.log(top)
+        if clique.parent < 0:
+            (mass,) = message
+            total += jnp.where(mass > 0, jnp.log(jnp.where(mass > 0, mass, 1)), -jnp.inf)
+        messages[place] = message, scope
+    return total
+
+
+def _contract(inputs: list, kept: set, num_states) -> tuple[Array, tuple[int, ...]]:
+    """The product of all tables summed over what is not kept, two tables at a time."""
+    size = lambda scope: math.prod(num_states[node] for node in scope)  # noqa: E731
+    while len(inputs) > 1:
+        options = []
+        for first, second in combinations(range(len(inputs)), 2):
+            others = [
+                scope for place, (_, scope) in enumerate(inputs) if place not in (first, second)
+            ]
+            needed = kept.union(*others)
+            both = dict.fromkeys(inputs[first][1] + inputs[second][1])
+            gain = size(inputs[first][1]) + size(inputs[second][1])
+            after = size(node for node in both if node in needed)
+            options.append((after - gain, size(both), first, second, needed))
+        _, _, first, second, needed = min(options, key=lambda option: option[:4])
+        right, left = inputs.pop(second), inputs.pop(first)
+        inputs.append(_multiply(left, right, needed, size))
+    ((table, scope),) = inputs
+    free = [node for node in scope if node in kept]
+    summed = [node for node in scope if node not in kept]
+    if summed:
+        table = _arrange(table, scope, (free, summed), size).sum(axis=1)
+    return table, tuple(free)
+
+
+def _multiply(left: tuple, right: tuple, needed: set, size) -> tuple[Array, tuple[int, ...]]:
+    """Product of two flat tables, summed over what is in both and not needed any more.
+
+    Variables that go the same way are one axis: axes by the dozen are slow to compile and to run.
+    """
+    if size(left[1]) < size(right[1]):
+        left, right = right, left
+    (first, first_scope), (second, second_scope) = left, right
+    is_shared = set(first_scope) & set(second_scope)
+    batch = [node for node in first_scope if node in is_shared and node in needed]
+    summed = [node for node in first_scope if node in is_shared and node not in needed]
+    own = [node for node in first_scope if node not in is_shared]
+    other = [node for node in second_scope if node not in is_shared]
+    first = _arrange(first, first_scope, (batch, own, summed), size)
+    second = _arrange(second, second_scope, (batch, other, summed), size)
+    product = jnp.einsum("bic,bjc->bij", first, second)
+    return product.ravel(), (*batch, *own, *other)
+
+
+def _arrange(table: Array, scope, groups, size) -> Array:
+    """The flat table with one axis for each group of variables."""
+    place = {node: number for number, node in enumerate(scope)}
+    order = [node for group in groups for node in group]
+    starts = {
+        node
+        for number, node in enumerate(order)
+        if number == 0 or place[node] != place[order[number - 1]] + 1
+    }
+    runs: list[list[int]] = []  # variables that stay side by side, as they lie now
+    for node in scope:
+        if node in starts:
+            runs.append([])
+        runs[-1].append(node)
+    number = {run[0]: position for position, run in enumerate(runs)}
+    axes = [number[node] for node in order if node in starts]
+    table = table.reshape([size(run) for run in runs]).transpose(axes)
+    return table.reshape([size(group) for group in groups])
+
+
+def _linear(logs: Array, graph: Hypergraph) -> tuple[list, Array]:
+    """Tables with largest entry 1, and the sum of the logs of what they were divided by."""
+    tables, scale = [None] * graph.num_factors, jnp.zeros((), logs.dtype)
+    for stack in graph.stacks:
+        part = logs[stack.start : stack.stop].reshape((len(stack.factors), -1))
+        top = jax.lax.stop_gradient(part.max(axis=1, keepdims=True))
+        top = jnp.where(top == -jnp.inf, 0, top)
+        scale += top.sum()
+        part = jnp.exp(part - top)
+        for row, factor in enumerate(stack.factors):
+            tables[factor] = part[row]
+    return tables, scale
