@@ -22,7 +22,7 @@ from jaxmrf.graphs.gather import MERGE_BELOW, GatherPlan, split_plan
 from jaxmrf.models import Beliefs, FactorGraph, Tables
 from jaxmrf.types import Array, Float
 
-__all__ = ["log_z", "plan_for", "solve", "solve_batch"]
+__all__ = ["gather_up", "log_z", "plan_for", "solve", "solve_batch"]
 
 
 def log_z(factor_graph: FactorGraph, plan: EliminationPlan | None = None) -> Float[Array, ""]:
@@ -126,7 +126,7 @@ def _beliefs(graph: Hypergraph, log_z, nodes, factors) -> Beliefs:
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _log_z(plan: EliminationPlan, log_tables: Array, log_evidence: Array) -> Array:
     split = split_plan(plan)
-    buffer, _ = _gather_up(split.gather, log_tables, log_evidence)
+    buffer, _ = gather_up(split.gather, log_tables, log_evidence)
     total = buffer[split.gather.roots].sum()
     if split.rest.order:
         total += _dense_log_z(split.rest, buffer[split.tables])
@@ -146,7 +146,7 @@ _jitted_log_z = jax.jit(_log_z, static_argnums=0)
 def _solve_plain(plan: EliminationPlan, log_tables, log_evidence) -> tuple[Array, Array, Array]:
     """Log Z, marginals of variables and of factors; items, if any, on the last axis of evidence."""
     split = split_plan(plan)
-    buffer, shares = _gather_up(split.gather, log_tables, log_evidence)
+    buffer, shares = gather_up(split.gather, log_tables, log_evidence)
     adjoint = jnp.zeros_like(buffer)
     total = buffer[split.gather.roots].sum(axis=0)
     if split.rest.order:
@@ -172,10 +172,14 @@ def _solve_batch(plan: EliminationPlan, log_tables, log_evidence):
     return value, nodes.T, factors.T
 
 
-def _gather_up(gather: GatherPlan, log_tables: Array, log_evidence: Array) -> tuple[Array, Array]:
-    """The buffer with all rows filled, and the share of every state in its row.
+def gather_up(gather: GatherPlan, log_tables: Array, log_evidence: Array) -> tuple[Array, Array]:
+    """The buffer of a partial elimination with all rows filled, and every state's share of its row.
 
-    Items, if any, are on the last axis of the evidence and of both results.
+    Args:
+        gather: Rows of the elimination.
+        log_tables: Log tables of all factors.
+        log_evidence: Log likelihood of every state; items, if any, on the last axis of it and of
+            both results.
     """
     items = log_evidence.shape[1:]
     log_tables = jnp.broadcast_to(

@@ -63,11 +63,14 @@ class SplitPlan(NamedTuple):
         rest: Plan of the variables left over, numbered anew in the order of their elimination.
         tables: Places in the buffer of the tables of ``rest``, in the order of its flat array;
             the evidence is among them.
+        reads: For every variable of the gathers, in the order of elimination, the tables that its
+            distribution given its separator is the product of: pairs of place and scope.
     """
 
     gather: GatherPlan
     rest: EliminationPlan
     tables: np.ndarray
+    reads: tuple[tuple[int, tuple[tuple[int, tuple[int, ...]], ...]], ...]
 
 
 class _Table(NamedTuple):
@@ -134,7 +137,12 @@ def split_plan(plan: EliminationPlan, max_cells: int = 2048) -> SplitPlan:
         first = rest.hypergraph.table_starts[factor]
         size = math.prod(rest.hypergraph.table_shape(factor))
         tables[first : first + size] = find(table) + np.arange(size)
-    return SplitPlan(gather, rest, tables)
+    reads = tuple(
+        (one.node, tuple((find(table), table.scope) for table in one.tables))
+        for one in operations
+        if one.node is not None
+    )
+    return SplitPlan(gather, rest, tables, reads)
 
 
 def _combine(inputs: list[_Table], num_states, operations: list[_Operation]) -> list[_Table]:
