@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxmrf.exact import host
 from jaxmrf.formats import read_fg, read_uai, read_uai_log10_z
 from jaxmrf.graphs import Hypergraph, grid
 from jaxmrf.graphs.regions import bethe_regions, cluster_variation, plaquettes
@@ -51,19 +52,31 @@ def pair_marginal(joint, scope):
     return table if tuple(scope) == tuple(sorted(scope)) else table.T
 
 
+def strip(seed=0):
+    """A strip of plaquettes, which is a junction tree, whose nodes 0 and 1 have to agree."""
+    model = grid_model((2, 4), seed)
+    tables = [model.log_table(factor) for factor in range(len(model.scopes))]
+    tables[model.scopes.index((0, 1))] = np.array([[0.0, -np.inf], [-np.inf, 0.3]])
+    model = FactorGraph.from_tables(model.num_states, model.scopes, tables)
+    return model, cluster_variation(model.hypergraph, plaquettes((2, 4)))
+
+
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("method", METHODS)
 def test_exact_on_a_strip_of_plaquettes(method):
-    model = grid_model((2, 5)).observe({3: [0.2, 0.9]})
-    regions = cluster_variation(model.hypergraph, plaquettes((2, 5)))
-    beliefs = solve(model, regions, method=method, damping=0.3)
-    log_z, nodes, joint = exact(model)
-    assert beliefs.is_converged
-    np.testing.assert_allclose(beliefs.log_z, log_z, rtol=1e-9)
-    np.testing.assert_allclose(beliefs.nodes.flat, nodes, atol=1e-8)
-    for factor, scope in enumerate(model.scopes):
-        expected = pair_marginal(joint, scope)
-        np.testing.assert_allclose(beliefs.factors[factor], expected, atol=1e-8)
+    plain, regions = strip()
+    for model in (plain, plain.observe({3: [0.2, 0.9]}), plain.observe({0: 1, 6: 0})):
+        beliefs = solve(model, regions, method=method, damping=0.3)
+        log_z, nodes, joint = exact(model)
+        assert beliefs.is_converged
+        np.testing.assert_allclose(beliefs.log_z, log_z, rtol=1e-9)
+        np.testing.assert_allclose(beliefs.nodes.flat, nodes, atol=1e-8)
+        for factor, scope in enumerate(model.scopes):
+            expected = pair_marginal(joint, scope)
+            np.testing.assert_allclose(beliefs.factors[factor], expected, atol=1e-8)
+    impossible = solve(plain.observe({0: 0, 1: 1}), regions, method=method, damping=0.3)
+    assert impossible.log_z == -np.inf
+    assert (impossible.nodes.flat == 0).all() and (impossible.factors.flat == 0).all()
 
 
 @pytest.mark.usefixtures("x64")
@@ -116,7 +129,9 @@ def bethe_fixed_point(model):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", ["single_loop", *(pytest.param(m, marks=pytest.mark.slow) for m in METHODS[1:])]
+)
 def test_bethe_regions_give_belief_propagation(method):
     scopes = [(0,), (0, 1), (1, 2), (2, 0), (1, 3, 2), (3, 4), (0, 1)]
     model = random_model(3, [2, 3, 2, 2, 3], scopes, scale=0.5)
@@ -142,40 +157,18 @@ def test_renumbered_model_has_the_renumbered_beliefs():
         np.testing.assert_allclose(new.nodes[int(place[node])], old.nodes[node], atol=1e-8)
 
 
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("method", METHODS)
-def test_hard_evidence_and_impossible_entries_are_exact_on_a_strip(method):
-    model = grid_model((2, 4))
-    table = np.array([[0.0, -np.inf], [-np.inf, 0.3]])
-    tables = [model.log_table(factor) for factor in range(len(model.scopes))]
-    tables[9] = table  # the first edges: nodes 0 and 1 have to agree
-    model = FactorGraph.from_tables(model.num_states, model.scopes, tables)
-    model = model.observe({0: 1, 6: 0})
-    regions = cluster_variation(model.hypergraph, plaquettes((2, 4)))
-    beliefs = solve(model, regions, method=method, damping=0.3)
-    log_z, nodes, _ = exact(model)
-    assert beliefs.is_converged
-    np.testing.assert_allclose(beliefs.log_z, log_z, rtol=1e-9)
-    np.testing.assert_allclose(beliefs.nodes.flat, nodes, atol=1e-8)
+def test_gradient_of_what_is_impossible_is_zero():
+    model, regions = strip()
 
+    def log_z(tables, states):
+        known = FactorGraph(tables, model.log_evidence, model.hypergraph).observe_states(states)
+        return generalized.solve(known, regions, method="single_loop").log_z
 
-@pytest.mark.parametrize("method", METHODS)
-def test_contradiction_is_minus_infinity_and_zero(method):
-    table = np.array([[0.0, -np.inf], [-np.inf, 0.0]])
-    model = FactorGraph.from_tables([2, 2, 2], [(0, 1), (1, 2)], [table, table])
-    model = model.observe({0: 0, 2: 1})
-    regions = cluster_variation(model.hypergraph)
-    beliefs = solve(model, regions, method=method)
-    assert beliefs.log_z == -np.inf
-    assert (beliefs.nodes.flat == 0).all() and (beliefs.factors.flat == 0).all()
-    gradient = jax.grad(
-        lambda tables: (
-            solve(
-                FactorGraph(tables, model.log_evidence, model.hypergraph), regions, method=method
-            ).log_z
-        )
-    )(jnp.asarray(model.log_tables))
-    assert (gradient == 0).all()
+    gradient = jax.jit(jax.grad(log_z))
+    tables, states = jnp.asarray(model.log_tables), np.full(8, -1)
+    assert (gradient(tables, np.array([0, 1, *states[2:]])) == 0).all()
+    possible = gradient(tables, states)
+    assert np.isfinite(possible).all() and (possible[model.log_tables == -np.inf] == 0).all()
 
 
 def solve_grid(tables, model, regions, method):
@@ -183,28 +176,42 @@ def solve_grid(tables, model, regions, method):
     return solve(model, regions, method=method, tolerance=1e-11)
 
 
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("method", ["auto", "parent_to_child"])
-def test_derivatives_agree_with_finite_differences(method):
-    model = grid_model((3, 3))
+@pytest.fixture
+def moved(x64):
+    """A model, its regions, a direction of change of its tables and weights of its nodes."""
+    model, rng = grid_model((3, 3)), np.random.default_rng(5)
     regions = cluster_variation(model.hypergraph, plaquettes((3, 3)))
-    at = jax.jit(lambda tables: solve_grid(tables, model, regions, method))
-    weights = np.random.default_rng(6).normal(size=18)
-    direction = np.random.default_rng(5).normal(size=len(model.log_tables))
+    return model, regions, rng.normal(size=len(model.log_tables)), rng.normal(size=18)
+
+
+def test_gradient_of_log_z_is_the_beliefs_and_the_finite_difference(moved):
+    model, regions, direction, _ = moved
+    log_z = jax.jit(
+        jax.value_and_grad(lambda tables: solve_grid(tables, model, regions, "single_loop").log_z)
+    )
     tables = jnp.asarray(model.log_tables)
-    step = 1e-4 * direction
-    above, below = at(tables + step), at(tables - step)
-    beliefs = at(tables)
-    slope = (above.log_z - below.log_z) / 2e-4
-    np.testing.assert_allclose(beliefs.factors.flat @ direction, slope, rtol=1e-6)
-    bend = (above.log_z - 2 * beliefs.log_z + below.log_z) / 1e-8
-    gradient = jax.grad(lambda tables: at(tables).log_z)
-    np.testing.assert_allclose(gradient(tables), beliefs.factors.flat, atol=1e-12)
-    _, curvature = jax.jvp(gradient, (tables,), (direction,))
-    np.testing.assert_allclose(curvature @ direction, bend, rtol=1e-3)
-    mean = jax.grad(lambda tables: at(tables).nodes.flat @ weights)(tables)
+    (above, _), (below, _) = log_z(tables + 1e-4 * direction), log_z(tables - 1e-4 * direction)
+    _, gradient = log_z(tables)
+    np.testing.assert_allclose(gradient @ direction, (above - below) / 2e-4, rtol=1e-6)
+    beliefs = solve(model, regions)
+    np.testing.assert_allclose(gradient, beliefs.factors.flat, atol=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["auto", "double_loop", "parent_to_child"])
+def test_derivatives_of_beliefs_agree_with_finite_differences(method, moved):
+    model, regions, direction, weights = moved
+    at = jax.jit(lambda tables: solve_grid(tables, model, regions, method))
+    tables = jnp.asarray(model.log_tables)
+    above, below = at(tables + 1e-4 * direction), at(tables - 1e-4 * direction)
+    mean = jax.jit(jax.grad(lambda tables: at(tables).nodes.flat @ weights))(tables)
     slope = (above.nodes.flat - below.nodes.flat) @ weights / 2e-4
     np.testing.assert_allclose(mean @ direction, slope, rtol=1e-5)
+    curvature = jax.jit(
+        lambda tables: jax.jvp(jax.grad(lambda t: at(t).log_z), (tables,), (direction,))[1]
+    )(tables)
+    bend = (above.log_z - 2 * at(tables).log_z + below.log_z) / 1e-8
+    np.testing.assert_allclose(curvature @ direction, bend, rtol=1e-3)
 
 
 def test_batch_of_evidence_equals_single_calls():
@@ -226,10 +233,10 @@ def test_double_loop_converges_where_the_single_loop_fails():
     options = {"damping": 0.0, "max_iters": 3000, "tolerance": 1e-4}
     assert not solve(model, regions, method="single_loop", **options).is_converged
     rescued = solve(model, regions, method="auto", **options)
-    alone = solve(model, regions, method="double_loop", **options)
     assert rescued.is_converged
-    np.testing.assert_allclose(rescued.nodes.flat, alone.nodes.flat)
-    assert rescued.num_iters > alone.num_iters
+    truth = host.solve(model)
+    assert abs(rescued.log_z - truth.log_z) < 0.2
+    assert np.abs(rescued.nodes.flat - truth.nodes.flat).max() < 0.1
 
 
 def test_program_does_not_grow_with_the_number_of_regions():
@@ -249,7 +256,8 @@ def test_plaquettes_of_the_published_grid(shared_data):
     model = read_fg(shared_data / "libdai" / "testfast.fg")
     regions = cluster_variation(model.hypergraph, plaquettes((4, 4)))
     beliefs = solve(model, regions)
-    log_z, nodes, _ = exact(model)
+    truth = host.solve(model)
+    log_z, nodes = truth.log_z, truth.nodes.flat
     error = np.abs(np.asarray(beliefs.nodes.flat) - nodes).max()
     np.testing.assert_allclose(error, 1.302e-5, atol=2e-8)
     np.testing.assert_allclose(beliefs.log_z - log_z, -1.179e-5, atol=2e-8)
