@@ -1,5 +1,28 @@
-"""Sum: exact log normalisers, marginals and draws."""
+"""Sum: exact log normalisers, marginals, modes and draws."""
 
-from jaxmrf.exact import enumeration, transfer
+from jaxmrf.exact import (
+    conditioning,
+    draws,
+    elimination,
+    enumeration,
+    front_door,
+    host,
+    junction_tree,
+    transfer,
+)
+from jaxmrf.exact.front_door import Mode, m_best, mode, solve
 
-__all__ = ["enumeration", "transfer"]
+__all__ = [
+    "Mode",
+    "conditioning",
+    "draws",
+    "elimination",
+    "enumeration",
+    "front_door",
+    "host",
+    "junction_tree",
+    "m_best",
+    "mode",
+    "solve",
+    "transfer",
+]
