@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmrf.exact import host
 from jaxmrf.formats import read_fg, read_uai, read_uai_log10_z
 from jaxmrf.graphs import Hypergraph, grid
 from jaxmrf.graphs.regions import bethe_regions, cluster_variation, plaquettes
@@ -44,6 +43,13 @@ def exact(model):
     ]
     joint = table_oracle.joint(model.num_states, [*model.scopes, *nodes], tables)
     return np.log(joint.sum()), np.concatenate(table_oracle.marginals(joint)), joint
+
+
+def contracted(model):
+    """Log Z and marginals of a model too large for brute force, without evidence."""
+    tables = [np.exp(model.log_table(factor)) for factor in range(len(model.scopes))]
+    sums = [table_oracle.sum_product(model.scopes, tables, (n,)) for n in range(model.num_nodes)]
+    return np.log(sums[0].sum()), np.concatenate([own / own.sum() for own in sums])
 
 
 def pair_marginal(joint, scope):
@@ -234,9 +240,9 @@ def test_double_loop_converges_where_the_single_loop_fails():
     assert not solve(model, regions, method="single_loop", **options).is_converged
     rescued = solve(model, regions, method="auto", **options)
     assert rescued.is_converged
-    truth = host.solve(model)
-    assert abs(rescued.log_z - truth.log_z) < 0.2
-    assert np.abs(rescued.nodes.flat - truth.nodes.flat).max() < 0.1
+    log_z, nodes = contracted(model)
+    assert abs(rescued.log_z - log_z) < 0.2
+    assert np.abs(rescued.nodes.flat - nodes).max() < 0.1
 
 
 def test_program_does_not_grow_with_the_number_of_regions():
@@ -256,8 +262,7 @@ def test_plaquettes_of_the_published_grid(shared_data):
     model = read_fg(shared_data / "libdai" / "testfast.fg")
     regions = cluster_variation(model.hypergraph, plaquettes((4, 4)))
     beliefs = solve(model, regions)
-    truth = host.solve(model)
-    log_z, nodes = truth.log_z, truth.nodes.flat
+    log_z, nodes = contracted(model)
     error = np.abs(np.asarray(beliefs.nodes.flat) - nodes).max()
     np.testing.assert_allclose(error, 1.302e-5, atol=2e-8)
     np.testing.assert_allclose(beliefs.log_z - log_z, -1.179e-5, atol=2e-8)
