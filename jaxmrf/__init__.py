@@ -8,6 +8,9 @@ where c runs over the edges (or larger factors) of the graph. Reference: Jordan,
 Statistical Science 19 (2004).
 """
 
+from jaxmrf import exact
+from jaxmrf.formats import read_bif, read_fg, read_uai
+
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+__all__ = ["__version__", "exact", "read_bif", "read_fg", "read_uai"]
