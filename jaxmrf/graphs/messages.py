@@ -108,7 +108,9 @@ def message_plan(hypergraph: Hypergraph, *, is_colored: bool = False) -> Message
         if len(stack.shape) < 2:
             continue
         order, blocks = _blocks(stack, hypergraph.num_nodes, is_colored)
-        numbers, nodes, ranges = stack.factors[order], stack.nodes[order], []
+        # 32 bits, as jax indexes: it mistakes larger ones after its precision is switched
+        order, numbers = order.astype(np.int32), stack.factors[order].astype(np.int32)
+        nodes, ranges = stack.nodes[order], []
         for position, num_states in enumerate(stack.shape):
             starts = hypergraph.node_starts[nodes[:, position]]
             owners.append((starts + np.arange(num_states)[:, None]).ravel())

@@ -73,7 +73,7 @@ def fixed_point(
         parameters: What derivatives are taken by.
         start: The first messages; the answer has no derivative by them.
     """
-    tolerance = jnp.asarray(rule.tolerance)
+    tolerance = rule.tolerance
 
     def is_moving(state):
         return (state.residual > tolerance) & (state.num_iters < rule.max_iters)
@@ -83,7 +83,7 @@ def fixed_point(
         return FixedPoint(messages, residual, state.num_iters + 1)
 
     dtype = jax.tree.leaves(start)[0].dtype
-    first = FixedPoint(start, jnp.array(jnp.inf, dtype), jnp.array(0))
+    first = FixedPoint(start, jnp.array(jnp.inf, dtype), jnp.zeros((), jnp.int32))
     return jax.lax.while_loop(is_moving, body, first)
 
 

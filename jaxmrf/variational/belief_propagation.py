@@ -284,7 +284,7 @@ def possible_states(plan: MessagePlan, logs: list[Array], evidence: Array) -> Ar
 def _iterate(plan, kernel, options: _Options, potentials: Potentials, key) -> FixedPoint:
     dtype = potentials.evidence.dtype
     if not plan.stacks:
-        return FixedPoint(jnp.zeros(0, dtype), jnp.zeros((), dtype), jnp.array(0))
+        return FixedPoint(jnp.zeros(0, dtype), jnp.zeros((), dtype), jnp.zeros((), jnp.int32))
     start = jnp.zeros(plan.num_messages, dtype)
     if key is not None:
         start = -jax.random.exponential(key, start.shape, dtype)
@@ -355,5 +355,5 @@ def _along(axis: int, ndim: int, shape: tuple[int, ...]) -> list[int]:
 
 def _put_stack(flat: Array, stack: MessageStack, tables: Array) -> Array:
     """The flat array of all tables with those of one stack replaced."""
-    ordered = jnp.moveaxis(tables, -1, 0)[np.argsort(stack.order)]
+    ordered = jnp.moveaxis(tables, -1, 0)[np.argsort(stack.order).astype(np.int32)]
     return flat.at[stack.start : stack.stop].set(ordered.ravel())

@@ -69,7 +69,7 @@ def bethe_entropy(
         if len(stack.shape) > 1:
             tables = factors[stack.start : stack.stop].reshape(len(stack.factors), -1)
             mutual = by_node[stack.nodes].sum(axis=1) - entropy(tables, axis=1)
-            total -= (rho[stack.factors] * mutual).sum()
+            total -= (rho[stack.factors.astype(np.int32)] * mutual).sum()
     return total
 
 

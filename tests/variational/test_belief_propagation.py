@@ -232,9 +232,7 @@ def test_bounds_hold_on_random_graphs(x64):
     # one structure and many tables: the complete graph, with couplings of zero where there is none
     rng = np.random.default_rng(0)
     complete = Graph(6, itertools.combinations(range(6), 2))
-    hypergraph = FactorGraph.from_pairwise(
-        Ising(jnp.zeros(15), jnp.zeros(6)), complete
-    ).hypergraph
+    hypergraph = FactorGraph.from_pairwise(Ising(jnp.zeros(15), jnp.zeros(6)), complete).hypergraph
     weights = appearance_probabilities(hypergraph)
     models, is_attractive = [], np.arange(24) % 2 == 0
     for number in range(24):
