@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions.constraints import Constraint
 
-__all__ = ["canonical_labels", "spins"]
+__all__ = ["StatesBelow", "canonical_labels", "spins"]
 
 
 class _VectorConstraint(Constraint):
@@ -53,6 +53,30 @@ class _CanonicalLabels(_VectorConstraint):
             largest = np.maximum.accumulate(x, axis=-1)
         grows = (x[..., 1:] <= largest[..., :-1] + 1).all(-1)
         return (x[..., 0] == 0) & grows & ((x >= 0) & (x % 1 == 0)).all(-1)
+
+
+class StatesBelow(_VectorConstraint):
+    """Vectors of integers 0..K-1, every coordinate with its own K.
+
+    Args:
+        num_states: Number K of states of every coordinate.
+    """
+
+    def __init__(self, num_states: tuple[int, ...]):
+        self.num_states = tuple(num_states)
+
+    def __call__(self, x):
+        """Whether each vector, on the last axis, is one of them."""
+        x = _as_array(x)
+        return ((x >= 0) & (x < np.array(self.num_states)) & (x % 1 == 0)).all(-1)
+
+    def tree_flatten(self):
+        """No arrays; the numbers of states are static."""
+        return (), ((), {"num_states": self.num_states})
+
+    def eq(self, other, static=False):
+        """Whether both are of the same vectors."""
+        return type(self) is type(other) and self.num_states == other.num_states
 
 
 def _as_array(x):

@@ -10,6 +10,7 @@ import pytest
 import jaxmrf.distributions
 from jaxmrf.distributions import (
     ChineseRestaurantProcess,
+    DiscreteFactorGraph,
     IndianBuffetProcess,
     Ising,
     MarkovRandomField,
@@ -20,7 +21,7 @@ from jaxmrf.distributions import (
     PairwiseMRF,
     Potts,
 )
-from jaxmrf.graphs import Graph
+from jaxmrf.graphs import Graph, Hypergraph
 from jaxmrf.testing import DISTRIBUTION_CHECKS, DistributionCase
 
 PAW = Graph(4, [(0, 1), (1, 2), (0, 2), (2, 3)])  # a triangle with a tail: two degrees, a cycle
@@ -40,6 +41,10 @@ def vectors(num_values, length):
         list(product(range(num_values), repeat=length)), (-1, *(1,) * len(fn.batch_shape), length)
     )
 
+
+# variables of 2, 3, 2 and 1 states; a cycle, a factor of three and a constant
+MIXED = Hypergraph([2, 3, 2, 1], [(0, 1), (2, 1), (2, 0), (1, 3, 0), (), (2,)])
+POSSIBLE = [(a, b, c, 0) for a in range(2) for b in range(3) for c in range(2)]
 
 NOISY = np.array([[0.3, 0.1, 0.05], [0.2, 0.3, 0.1]], dtype=np.float32)
 UNTABLED = {  # an abstract class, and those whose values cannot be listed, which have other tests
@@ -62,6 +67,14 @@ CASES = {
     "pairwise": DistributionCase(
         partial(PairwiseMRF, EDGE),
         {"edge_tables": normal(1, 3, 3), "node_tables": normal(2, 3, seed=1)},
+    ),
+    "factor_graph": DistributionCase(
+        partial(DiscreteFactorGraph, MIXED),
+        {
+            "log_tables": normal(2, 1, MIXED.num_entries),
+            "log_evidence": normal(2, MIXED.num_node_entries, seed=1),
+        },
+        values=lambda fn: np.reshape(POSSIBLE, (-1, *(1,) * len(fn.batch_shape), 4)),
     ),
     "noisy_or": DistributionCase(
         NoisyOr,
