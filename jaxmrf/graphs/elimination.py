@@ -231,7 +231,8 @@ def elimination_order(
             "pass one of them"
         )
     ties = random.Random(seed)
-    logs = [math.log2(number) for number in hypergraph.num_states]
+    sizes = hypergraph.num_states
+    logs = [math.log2(number) for number in sizes]
     around = {node: set(others) for node, others in enumerate(hypergraph.neighbors)}
 
     def cost(node: int) -> float:
@@ -243,7 +244,6 @@ def elimination_order(
         if method == "min_fill":
             joined = sum(len(around[other] & others) for other in others)
             return (len(others) * (len(others) - 1) - joined) / 2
-        sizes = hypergraph.num_states
         missing = ((one, other) for one in others for other in others - around[one] if one < other)
         return sum(sizes[one] * sizes[other] for one, other in missing)
 
@@ -258,14 +258,22 @@ def elimination_order(
         order.append(node)
         others = around.pop(node)
         changed = set(others)
+        is_filled = False
         for other in others:
             new = others - around[other] - {other}
             around[other].discard(node)
             if new:
                 around[other] |= new
                 changed |= around[other]
+                is_filled = True
         for other in sorted(changed):
-            value = cost(other)
+            if is_filled or "fill" not in method:
+                value = cost(other)
+            else:  # only pairs with the node are gone: a hub is not gone through for every leaf
+                gone = around[other] - others
+                weighed = method == "weighted_min_fill"
+                number = sum(sizes[one] for one in gone) * sizes[node] if weighed else len(gone)
+                value = current[other] - number
             if value != current[other]:
                 current[other] = value
                 heapq.heappush(heap, (value, ties.random(), other))
