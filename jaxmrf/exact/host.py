@@ -9,10 +9,11 @@ Spiegelhalter, "Local computations with probabilities on graphical structures", 
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
-from jaxmrf.exact._cliques import clique_steps, product, read
+from jaxmrf.exact._cliques import CliqueStep, clique_steps, product, read
 from jaxmrf.graphs import EliminationPlan, Hypergraph, elimination_plan
 from jaxmrf.models import Beliefs, FactorGraph, Tables
 from jaxmrf.types import Float, Int
@@ -37,31 +38,23 @@ def solve(factor_graph: FactorGraph, plan: EliminationPlan | None = None) -> Bel
     """
     graph = factor_graph.hypergraph
     steps = clique_steps(_plan_for(graph, plan), MERGE_BELOW)
-    tables, evidence, log_z = _linear(factor_graph)
-    messages: list = [None] * len(steps)
-    kept: list = [None] * len(steps)
-    for place, step in enumerate(steps):
-        cells = product(step, tables, evidence, messages)
-        message = cells.sum(axis=tuple(range(len(step.clique.residual))))
-        top = message.max()
-        if not top > 0:
-            return _impossible(graph)
-        log_z += math.log(top)
-        messages[place] = message / top
-        kept[place] = cells if cells.size <= _KEPT else None
+    up = _pass_up(steps, factor_graph)
+    if up is None:
+        return _impossible(graph)
     nodes = np.zeros(graph.num_node_entries)
     factors = np.zeros(graph.num_entries)
     factors[_constants(graph)] = 1
     down: list = [None] * len(steps)
     for place in reversed(range(len(steps))):
         step = steps[place]
-        belief = kept[place]
-        if belief is None:
-            belief = product(step, tables, evidence, messages)
+        belief = up.cells(place, step)
+        if up.is_log:
+            scale = up.messages[place] if down[place] is not None else belief.max()
+            belief = np.exp(belief - np.where(scale == -np.inf, 0, scale))
         if down[place] is not None:
             belief = belief * down[place]
         belief = belief / belief.sum()
-        kept[place] = down[place] = None
+        up.kept[place] = down[place] = None
         for kind, index, axes, table in read(belief, step.reads):
             if kind == "node":
                 start = graph.node_starts[index]
@@ -69,10 +62,14 @@ def solve(factor_graph: FactorGraph, plan: EliminationPlan | None = None) -> Bel
             elif kind == "factor":
                 start = graph.table_starts[index]
                 factors[start : start + table.size] = table.transpose(axes).ravel()
+            elif up.is_log:
+                down[index] = table
             else:
-                up = messages[index]
-                down[index] = np.divide(table, up, out=np.zeros_like(up), where=up > 0)
-    return _beliefs(graph, log_z, nodes, factors)
+                message = up.messages[index]
+                down[index] = np.divide(
+                    table, message, out=np.zeros_like(message), where=message > 0
+                )
+    return _beliefs(graph, up.log_z, nodes, factors)
 
 
 def mode(
@@ -130,21 +127,19 @@ def sample(
     """
     graph = factor_graph.hypergraph
     steps = clique_steps(_plan_for(graph, plan), MERGE_BELOW)
-    tables, evidence, _ = _linear(factor_graph)
-    messages: list = [None] * len(steps)
-    for place, step in enumerate(steps):
-        cells = product(step, tables, evidence, messages)
-        message = cells.sum(axis=tuple(range(len(step.clique.residual))))
-        if not message.max() > 0:
-            raise ValueError(
-                "sample: expected a possible configuration, got none; mend the evidence or the "
-                "zeros of the tables"
-            )
-        messages[place] = message / message.max()
+    up = _pass_up(steps, factor_graph)
+    if up is None:
+        raise ValueError(
+            "sample: expected a possible configuration, got none; mend the evidence or the "
+            "zeros of the tables"
+        )
     states = np.zeros((graph.num_nodes, num_samples), np.int32)
-    for step in reversed(steps):
+    for place, step in reversed(list(enumerate(steps))):
         number = len(step.clique.residual)
-        cells = product(step, tables, evidence, messages)
+        cells = up.cells(place, step)
+        if up.is_log:
+            top = cells.max(axis=tuple(range(number)))
+            cells = np.exp(cells - np.where(top == -np.inf, 0, top))
         sums = cells.reshape(-1, *step.shape[number:]).cumsum(axis=0)
         uniform = rng.random(num_samples)
         rest = tuple(states[node] for node in step.clique.separator)
@@ -152,13 +147,81 @@ def sample(
         code = np.ravel_multi_index(rest, step.shape[number:]) if rest else np.zeros_like(uniform)
         code = code.astype(np.int64)
         sums = sums.reshape(len(sums), -1)
-        place = np.empty(num_samples, np.int64)
+        drawn = np.empty(num_samples, np.int64)
         for value in np.unique(code):
             is_here = code == value
             column = sums[:, value]
-            place[is_here] = np.searchsorted(column, uniform[is_here] * column[-1], side="right")
-        states[list(step.clique.residual)] = np.unravel_index(place, step.shape[:number])
+            drawn[is_here] = np.searchsorted(column, uniform[is_here] * column[-1], side="right")
+        states[list(step.clique.residual)] = np.unravel_index(drawn, step.shape[:number])
     return states.T
+
+
+@dataclass
+class _Up:
+    """What the pass towards the roots leaves behind, in linear space or in logs."""
+
+    is_log: bool
+    tables: Tables
+    evidence: Tables
+    log_z: float
+    messages: list  # largest entry 1
+    tops: list  # log of what they were divided by, of logs alone
+    kept: list  # cells of the cliques, if not too large
+
+    def cells(self, place: int, step: CliqueStep) -> np.ndarray:
+        """The product of all that a clique was given; logs on the scale of its message."""
+        if self.kept[place] is not None:
+            return self.kept[place]
+        multiply = np.add if self.is_log else np.multiply
+        cells = product(step, self.tables, self.evidence, self.messages, multiply=multiply)
+        return cells - self.tops[place] if self.is_log else cells
+
+
+def _pass_up(steps: tuple[CliqueStep, ...], factor_graph: FactorGraph) -> _Up | None:
+    """Messages of all cliques; None if all configurations are impossible.
+
+    Linear space is several times faster; what is too small for it may be all that is left of a
+    state that later evidence makes probable, so then all is done again in logs.
+    """
+    try:
+        with np.errstate(under="raise"):
+            return _try_up(steps, factor_graph, is_log=False)
+    except FloatingPointError:
+        return _try_up(steps, factor_graph, is_log=True)
+
+
+def _try_up(steps, factor_graph: FactorGraph, is_log: bool) -> _Up | None:
+    tables, evidence, log_z = _linear(factor_graph, is_log)
+    empty = lambda: [None] * len(steps)  # noqa: E731
+    up = _Up(is_log, tables, evidence, log_z, empty(), empty(), empty())
+    if log_z == -math.inf:
+        return None
+    for place, step in enumerate(steps):
+        up.tops[place] = 0
+        cells = up.cells(place, step)
+        axes = tuple(range(len(step.clique.residual)))
+        message = _log_sum(cells, axes) if is_log else cells.sum(axis=axes)
+        top = message.max()
+        if top == (-np.inf if is_log else 0):
+            return None
+        if is_log:
+            up.log_z += float(top)
+            up.tops[place] = top
+            up.messages[place] = message - top
+            cells = cells - top
+        else:
+            up.log_z += math.log(top)
+            up.messages[place] = message / top
+        up.kept[place] = cells if cells.size <= _KEPT else None
+    return up
+
+
+def _log_sum(logs: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """Log of the sum of exponentials."""
+    top = logs.max(axis=axes)
+    top = np.where(top == -np.inf, 0, top)
+    with np.errstate(divide="ignore"):
+        return np.log(np.exp(logs - top).sum(axis=axes)) + top
 
 
 def _plan_for(graph: Hypergraph, plan: EliminationPlan | None) -> EliminationPlan:
