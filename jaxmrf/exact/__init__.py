@@ -1,6 +1,7 @@
 """Sum: exact log normalisers, marginals, modes and draws."""
 
 from jaxmrf.exact import (
+    blocked_gibbs,
     conditioning,
     draws,
     elimination,
@@ -14,6 +15,7 @@ from jaxmrf.exact.front_door import Mode, m_best, mode, solve
 
 __all__ = [
     "Mode",
+    "blocked_gibbs",
     "conditioning",
     "draws",
     "elimination",

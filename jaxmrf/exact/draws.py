@@ -20,7 +20,7 @@ from jaxmrf.graphs.gather import split_plan
 from jaxmrf.models import FactorGraph
 from jaxmrf.types import Array, Int, Key
 
-__all__ = ["MAX_CELLS", "sample"]
+__all__ = ["MAX_CELLS", "draw", "sample"]
 
 MAX_CELLS = 2**22
 """Refuse eliminations that visit more configurations; ``host.sample`` has no such limit."""
@@ -71,28 +71,46 @@ def sample(
 
 @partial(jax.jit, static_argnames=("plan", "num_samples"))
 def _sample(key: Key, plan: EliminationPlan, log_tables, log_evidence, num_samples: int):
+    return draw(key, plan, log_tables, log_evidence, num_samples).T
+
+
+def draw(
+    key: Key, plan: EliminationPlan, log_tables: Array, log_evidence: Array, num_items: int
+) -> Int[Array, "nodes items"]:
+    """Draws of one model, or one draw each of many models of one structure.
+
+    Args:
+        key: Random key.
+        plan: Elimination plan.
+        log_tables: Log tables of the factors; those of many models on the last axis.
+        log_evidence: Log likelihood of every state; likewise.
+        num_items: Number of draws, or of models.
+    """
     split = split_plan(plan, MAX_CELLS)
     buffer, _ = gather_up(split.gather, log_tables, log_evidence)
     steps = _steps(plan)
     num_states = np.arange(steps.levels.shape[1])
 
-    def draw(states, xs):
+    def read(index):
+        return buffer[index] if buffer.ndim == 1 else buffer[index, np.arange(num_items)]
+
+    def visit(states, xs):
         key, step = xs
         place = step.places + step.own * num_states[:, None]  # [states, tables]
         known = states[step.others]  # [separator, items]
         shift = jnp.einsum("td,di->ti", step.strides, known)
-        logs = buffer[place[..., None] + shift].sum(axis=1)
+        logs = read(place[..., None] + shift).sum(axis=1)
         logs = jnp.where(step.levels[:, None], logs, -jnp.inf)
         # no state of probability zero: uniforms are below one, and sums are compared as they are
         top = logs.max(axis=0)
         sums = jnp.cumsum(jnp.exp(logs - jnp.where(top == -jnp.inf, 0, top)), axis=0)
-        uniform = jax.random.uniform(key, (states.shape[1],), sums.dtype)
+        uniform = jax.random.uniform(key, (num_items,), sums.dtype)
         drawn = (sums[:-1] <= uniform * sums[-1]).sum(axis=0)
         return states.at[step.nodes].set(drawn.astype(states.dtype)), None
 
-    states = jnp.zeros((plan.hypergraph.num_nodes, num_samples), jnp.int32)
+    states = jnp.zeros((plan.hypergraph.num_nodes, num_items), jnp.int32)
     xs = (jax.random.split(key, len(steps.nodes)), steps)
-    return jax.lax.scan(draw, states, xs)[0].T
+    return jax.lax.scan(visit, states, xs)[0]
 
 
 @lru_cache(maxsize=64)

@@ -177,14 +177,13 @@ def gather_up(gather: GatherPlan, log_tables: Array, log_evidence: Array) -> tup
 
     Args:
         gather: Rows of the elimination.
-        log_tables: Log tables of all factors.
+        log_tables: Log tables of all factors, the same for all items or one column each.
         log_evidence: Log likelihood of every state; items, if any, on the last axis of it and of
             both results.
     """
     items = log_evidence.shape[1:]
-    log_tables = jnp.broadcast_to(
-        log_tables.reshape((-1, *(1 for _ in items))), (len(log_tables), *items)
-    )
+    if log_tables.ndim < log_evidence.ndim:
+        log_tables = jnp.broadcast_to(log_tables[:, None], (len(log_tables), *items))
     dtype = jnp.result_type(log_tables, log_evidence)
     one, zero = jnp.zeros((1, *items), dtype), jnp.full((1, *items), -jnp.inf, dtype)
     num_steps, num_rows = gather.index.shape[:2]

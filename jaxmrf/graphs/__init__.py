@@ -1,6 +1,8 @@
 """What touches what: undirected graphs, lattices, colourings and plans, in NumPy."""
 
+from jaxmrf.graphs.blankets import BlanketPlan, blanket_plan
 from jaxmrf.graphs.coloring import color
+from jaxmrf.graphs.conditionals import ConditionalPlan, conditional_plan, forest_blocks
 from jaxmrf.graphs.elimination import (
     EliminationPlan,
     elimination_order,
@@ -16,7 +18,9 @@ from jaxmrf.graphs.neighbors import NeighborBlock, neighbor_blocks
 from jaxmrf.graphs.sweeps import SweepPlan, sweep_plan
 
 __all__ = [
+    "BlanketPlan",
     "Clique",
+    "ConditionalPlan",
     "EliminationPlan",
     "FrontierPlan",
     "Graph",
@@ -24,10 +28,13 @@ __all__ = [
     "NeighborBlock",
     "SweepPlan",
     "binary_tree",
+    "blanket_plan",
     "color",
     "complete_bipartite",
+    "conditional_plan",
     "elimination_order",
     "elimination_plan",
+    "forest_blocks",
     "frontier_plan",
     "grid",
     "is_narrow",

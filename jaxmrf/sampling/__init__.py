@@ -1,5 +1,13 @@
 """Draw: pure kernels, each an ``init`` and a ``step``."""
 
-from jaxmrf.sampling import gibbs, perfect, rejection, slice
+from jaxmrf.sampling import (
+    annealing,
+    factor_gibbs,
+    gibbs,
+    perfect,
+    rejection,
+    slice,
+    tempering,
+)
 
-__all__ = ["gibbs", "perfect", "rejection", "slice"]
+__all__ = ["annealing", "factor_gibbs", "gibbs", "perfect", "rejection", "slice", "tempering"]
