@@ -15,6 +15,13 @@ from jaxmrf.graphs.hypergraph import Hypergraph
 from jaxmrf.graphs.junction import Clique, junction_tree
 from jaxmrf.graphs.lattices import binary_tree, complete_bipartite, grid, random_regular, torus
 from jaxmrf.graphs.neighbors import NeighborBlock, neighbor_blocks
+from jaxmrf.graphs.regions import (
+    RegionGraph,
+    bethe_regions,
+    cluster_variation,
+    loops,
+    plaquettes,
+)
 from jaxmrf.graphs.sweeps import SweepPlan, sweep_plan
 
 __all__ = [
@@ -26,8 +33,11 @@ __all__ = [
     "Graph",
     "Hypergraph",
     "NeighborBlock",
+    "RegionGraph",
     "SweepPlan",
+    "bethe_regions",
     "binary_tree",
+    "cluster_variation",
     "blanket_plan",
     "color",
     "complete_bipartite",
@@ -39,7 +49,9 @@ __all__ = [
     "grid",
     "is_narrow",
     "junction_tree",
+    "loops",
     "neighbor_blocks",
+    "plaquettes",
     "order_from_contraction_path",
     "random_regular",
     "sweep_plan",

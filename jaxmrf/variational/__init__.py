@@ -1,5 +1,5 @@
 """Bound: approximate log normalisers and marginals by optimisation."""
 
-from jaxmrf.variational import belief_propagation, free_energy
+from jaxmrf.variational import belief_propagation, free_energy, generalized, mean_field
 
-__all__ = ["belief_propagation", "free_energy"]
+__all__ = ["belief_propagation", "free_energy", "generalized", "mean_field"]
