@@ -234,11 +234,8 @@ def _dense_log_z(plan: EliminationPlan, log_tables: Array) -> Array:
     for place, clique in enumerate(cliques):
         inputs = [(tables[factor], graph.scopes[factor]) for factor in clique.factors]
         inputs += [messages[child] for child in clique.children]
-        message, scope = _contract(inputs, set(clique.separator), graph.num_states)
-        top = jax.lax.stop_gradient(message.max())
-        top = jnp.where(top > 0, top, 1)
-        message = message / top
-        total += jnp.log(top)
+        message, scope, scale = _contract(inputs, set(clique.separator), graph.num_states)
+        total += scale
         if clique.parent < 0:
             (mass,) = message
             total += jnp.where(mass > 0, jnp.log(jnp.where(mass > 0, mass, 1)), -jnp.inf)
@@ -246,8 +243,13 @@ def _dense_log_z(plan: EliminationPlan, log_tables: Array) -> Array:
     return total
 
 
-def _contract(inputs: list, kept: set, num_states) -> tuple[Array, tuple[int, ...]]:
-    """The product of all tables summed over what is not kept, two tables at a time."""
+def _contract(inputs: list, kept: set, num_states) -> tuple[Array, tuple[int, ...], Array]:
+    """The product of all tables summed over what is not kept, two tables at a time.
+
+    The largest entry of every product is made 1, and the log of its scale given with the result:
+    that of many tables would be too small for single precision.
+    """
+    scale = jnp.zeros((), inputs[0][0].dtype)
     size = lambda scope: math.prod(num_states[node] for node in scope)  # noqa: E731
     while len(inputs) > 1:
         options = []
@@ -262,13 +264,24 @@ def _contract(inputs: list, kept: set, num_states) -> tuple[Array, tuple[int, ..
             options.append((after - gain, size(both), first, second, needed))
         _, _, first, second, needed = min(options, key=lambda option: option[:4])
         right, left = inputs.pop(second), inputs.pop(first)
-        inputs.append(_multiply(left, right, needed, size))
+        table, scope = _multiply(left, right, needed, size)
+        table, log_top = _scaled(table)
+        scale += log_top
+        inputs.append((table, scope))
     ((table, scope),) = inputs
     free = [node for node in scope if node in kept]
     summed = [node for node in scope if node not in kept]
     if summed:
-        table = _arrange(table, scope, (free, summed), size).sum(axis=1)
-    return table, tuple(free)
+        table, log_top = _scaled(_arrange(table, scope, (free, summed), size).sum(axis=1))
+        scale += log_top
+    return table, tuple(free), scale
+
+
+def _scaled(table: Array) -> tuple[Array, Array]:
+    """A table divided by its largest entry, unless all are zero, and the log of that."""
+    top = jax.lax.stop_gradient(table.max())
+    top = jnp.where(top > 0, top, 1)
+    return table / top, jnp.log(top)
 
 
 def _multiply(left: tuple, right: tuple, needed: set, size) -> tuple[Array, tuple[int, ...]]:
@@ -286,7 +299,8 @@ def _multiply(left: tuple, right: tuple, needed: set, size) -> tuple[Array, tupl
     other = [node for node in second_scope if node not in is_shared]
     first = _arrange(first, first_scope, (batch, own, summed), size)
     second = _arrange(second, second_scope, (batch, other, summed), size)
-    product = jnp.einsum("bic,bjc->bij", first, second)
+    # accelerators round the factors of matrix products unless told otherwise
+    product = jnp.einsum("bic,bjc->bij", first, second, precision="highest")
     return product.ravel(), (*batch, *own, *other)
 
 
