@@ -26,7 +26,7 @@ def solve(
     factor_graph: FactorGraph,
     nodes: tuple[int, ...] | None = None,
     *,
-    max_memory: float = MAX_MEMORY,
+    max_memory: float | int = MAX_MEMORY,
 ) -> Beliefs:
     """Exact log Z and all marginals, one state of the cutset after the other, in NumPy.
 
@@ -63,7 +63,7 @@ def solve(
     )
 
 
-def cutset(hypergraph: Hypergraph, *, max_memory: float = MAX_MEMORY) -> tuple[int, ...]:
+def cutset(hypergraph: Hypergraph, *, max_memory: float | int = MAX_MEMORY) -> tuple[int, ...]:
     """Variables whose states, once given, leave a model within the memory, found greedily.
 
     Args:

@@ -33,7 +33,7 @@ class Mode(NamedTuple):
     log_potential: float
 
 
-def solve(factor_graph: FactorGraph, *, max_memory: float = MAX_MEMORY) -> Beliefs:
+def solve(factor_graph: FactorGraph, *, max_memory: float | int = MAX_MEMORY) -> Beliefs:
     """Exact log Z (natural log) and marginals of all variables and factors.
 
     Impossible evidence gives log Z minus infinity and marginals of zero.
@@ -63,7 +63,7 @@ def solve(factor_graph: FactorGraph, *, max_memory: float = MAX_MEMORY) -> Belie
     return conditioning.reduced_beliefs(factor_graph, given, beliefs) if given else beliefs
 
 
-def mode(factor_graph: FactorGraph, *, max_memory: float = MAX_MEMORY) -> Mode:
+def mode(factor_graph: FactorGraph, *, max_memory: float | int = MAX_MEMORY) -> Mode:
     """A most probable configuration given the evidence, exactly.
 
     Args:
@@ -86,7 +86,9 @@ def mode(factor_graph: FactorGraph, *, max_memory: float = MAX_MEMORY) -> Mode:
     return Mode(states, value)
 
 
-def m_best(factor_graph: FactorGraph, number: int, *, max_memory: float = MAX_MEMORY) -> list[Mode]:
+def m_best(
+    factor_graph: FactorGraph, number: int, *, max_memory: float | int = MAX_MEMORY
+) -> list[Mode]:
     """The most probable configurations, in order; fewer if fewer are possible.
 
     The space is split around each one found (Lawler 1972): it agrees with it on some leading

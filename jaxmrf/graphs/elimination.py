@@ -106,10 +106,10 @@ class EliminationPlan:
     @cached_property
     def num_cells(self) -> np.ndarray:
         """Configurations visited by every step, as floats, ``[nodes]``."""
-        logs = np.log2(self.hypergraph.num_states)
-        return np.array(
-            [2.0 ** (logs[[*one.separator, one.node]].sum()) for one in self.buckets]
-        ).round()
+        logs = np.log2(np.array(self.hypergraph.num_states, float))
+        sums = [logs[[*bucket.separator, bucket.node]].sum() for bucket in self.buckets]
+        with np.errstate(over="ignore"):
+            return np.exp2(np.array(sums)).round()
 
     @property
     def width(self) -> float:
@@ -169,7 +169,7 @@ def elimination_plan(
     order: Sequence[int] | None = None,
     methods: Sequence[str] = _METHODS[:3],
     num_tries: int = 2,
-    max_memory: float = MAX_MEMORY,
+    max_memory: float | int = MAX_MEMORY,
 ) -> EliminationPlan:
     """The plan of a given order, or of the cheapest of several greedy ones.
 
@@ -235,7 +235,7 @@ def elimination_order(
     logs = [math.log2(number) for number in sizes]
     around = {node: set(others) for node, others in enumerate(hypergraph.neighbors)}
 
-    def cost(node: int) -> float:
+    def cost(node):
         others = around[node]
         if method == "min_degree":
             return len(others)
@@ -304,10 +304,11 @@ def order_from_contraction_path(hypergraph: Hypergraph, path: Iterable[Sequence[
             f"order_from_contraction_path: expected a path to one operand, got {len(operands)} "
             "left; pass the whole path"
         )
-    return order + [node for node in range(hypergraph.num_nodes) if node not in set(order)]
+    found = set(order)
+    return order + [node for node in range(hypergraph.num_nodes) if node not in found]
 
 
-def as_bytes(size: float) -> str:
+def as_bytes(size: float | int) -> str:
     """A number of bytes for a person."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if size < 1000:
