@@ -38,7 +38,7 @@ def blocked_plan(
     hypergraph: Hypergraph,
     blocks: Sequence[Sequence[int]] | None = None,
     *,
-    max_memory: float = 2**24,
+    max_memory: float | int = 2**24,
 ) -> BlockedPlan:
     """The plan of a sweep.
 

@@ -221,7 +221,7 @@ def _log_sum(logs: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     top = logs.max(axis=axes)
     top = np.where(top == -np.inf, 0, top)
     with np.errstate(divide="ignore"):
-        return np.log(np.exp(logs - top).sum(axis=axes)) + top
+        return np.asarray(np.log(np.exp(logs - top).sum(axis=axes)) + top)
 
 
 def _plan_for(graph: Hypergraph, plan: EliminationPlan | None) -> EliminationPlan:

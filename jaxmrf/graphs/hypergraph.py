@@ -7,9 +7,9 @@ shape one after another, so that they can be read as stacks. Reference: Kschisch
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, SupportsIndex
 
 import jax
 import numpy as np
@@ -57,7 +57,7 @@ class Hypergraph:
     num_states: tuple[int, ...]
     scopes: tuple[tuple[int, ...], ...]
 
-    def __init__(self, num_states: Sequence[int], scopes: Iterable[Sequence[int]]):
+    def __init__(self, num_states: Iterable, scopes: Iterable):
         num_states = tuple(int(number) for number in num_states)
         scopes = tuple(tuple(int(node) for node in scope) for scope in scopes)
         _check(num_states, scopes)
@@ -75,7 +75,7 @@ class Hypergraph:
         """Number of factors."""
         return len(self.scopes)
 
-    def table_shape(self, factor: int) -> tuple[int, ...]:
+    def table_shape(self, factor: SupportsIndex) -> tuple[int, ...]:
         """Shape of a factor's table."""
         return tuple(self.num_states[node] for node in self.scopes[factor])
 

@@ -54,7 +54,7 @@ def fit_by_em(
     network: FactorGraph,
     *,
     tied: Sequence[int] | None = None,
-    prior_count: float = 0.0,
+    prior_count: float | int = 0.0,
     engine: Engine = junction_tree.solve_batch,
     tolerance: float = 1e-6,
     max_iters: int = 500,
@@ -221,7 +221,9 @@ def _expect(engine, graph: Hypergraph, tables, evidence, weights) -> tuple[Array
     return (weights * beliefs.log_z).sum(), weights @ beliefs.factors.flat
 
 
-def _maximize(graph: Hypergraph, groups: np.ndarray, counts, old, prior_count: float) -> Array:
+def _maximize(
+    graph: Hypergraph, groups: np.ndarray, counts, old, prior_count: float | int
+) -> Array:
     """Log tables in proportion to the counts, those of a group together; rows unseen stay."""
     found = jnp.zeros_like(old)
     for stack in graph.stacks:
@@ -239,7 +241,7 @@ def _maximize(graph: Hypergraph, groups: np.ndarray, counts, old, prior_count: f
     return found
 
 
-def _log_prior(graph: Hypergraph, groups: np.ndarray, tables, prior_count: float) -> float:
+def _log_prior(graph: Hypergraph, groups: np.ndarray, tables, prior_count: float | int) -> float:
     """Log of the Dirichlet prior of all tables, up to a constant, every group once."""
     if not prior_count:
         return 0.0

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, SupportsIndex
 
 import jax
 
@@ -32,7 +32,7 @@ class Tables(Sequence):
         graph = self.hypergraph
         return graph.num_factors if self.is_of_factors else graph.num_nodes
 
-    def __getitem__(self, index: int):
+    def __getitem__(self, index: SupportsIndex):
         if not -len(self) <= index < len(self):
             raise IndexError(f"Tables: expected an index below {len(self)}, got {index}")
         index = index % len(self)

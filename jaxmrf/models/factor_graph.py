@@ -9,10 +9,10 @@ models", Statistical Science 19 (2004), section 2.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 import jax
 import jax.numpy as jnp
@@ -58,9 +58,9 @@ class FactorGraph:
     @classmethod
     def from_tables(
         cls,
-        num_states: Sequence[int],
-        scopes: Sequence[Sequence[int]],
-        log_tables: Sequence[ArrayLike],
+        num_states: Iterable,
+        scopes: Iterable,
+        log_tables: Sequence[Any],
         *,
         labels: Labels | None = None,
     ) -> "FactorGraph":
@@ -87,7 +87,8 @@ class FactorGraph:
                 f"FactorGraph: expected {hypergraph.num_factors} tables, got {len(log_tables)}; "
                 "pass one table per scope"
             )
-        is_concrete = all(isinstance(table, np.ndarray | list | float) for table in log_tables)
+        known = np.ndarray | np.generic | list | float
+        is_concrete = all(isinstance(table, known) for table in log_tables)
         xp = np if is_concrete else jnp
         tables = [xp.asarray(table) for table in log_tables]
         for factor, table in enumerate(tables):
@@ -108,9 +109,9 @@ class FactorGraph:
     @classmethod
     def from_conditionals(
         cls,
-        num_states: Sequence[int],
+        num_states: Iterable,
         parents: Sequence[Sequence[int]],
-        log_tables: Sequence[ArrayLike],
+        log_tables: Sequence[Any],
         *,
         labels: Labels | None = None,
     ) -> "FactorGraph":
@@ -159,7 +160,7 @@ class FactorGraph:
         """Variables of every factor."""
         return self.hypergraph.scopes
 
-    def log_table(self, factor: int) -> ArrayLike:
+    def log_table(self, factor: SupportsIndex) -> ArrayLike:
         """The log table of one factor, axes in the order of its scope."""
         return Tables(self.log_tables, self.hypergraph, is_of_factors=True)[factor]
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxmrf.graphs.blankets import BlanketPlan
 from jaxmrf.models import FactorGraph
 from jaxmrf.sampling import factor_gibbs
-from jaxmrf.types import Array, Bool, Float, Int, Key
+from jaxmrf.types import Array, ArrayLike, Bool, Float, Int, Key
 
 __all__ = ["TemperingInfo", "TemperingState", "init", "step"]
 
@@ -67,7 +67,7 @@ def step(
     factor_graph: FactorGraph,
     plan: BlanketPlan,
     *,
-    inverse_temperatures: Float[Array, " chains"],
+    inverse_temperatures: Float[ArrayLike, " chains"],
 ) -> tuple[TemperingState, TemperingInfo]:
     """One sweep of all replicas and one round of exchanges.
 
