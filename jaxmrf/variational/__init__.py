@@ -1,5 +1,19 @@
 """Bound: approximate log normalisers and marginals by optimisation."""
 
-from jaxmrf.variational import belief_propagation, free_energy, generalized, mean_field
+from jaxmrf.variational import (
+    belief_propagation,
+    bipartite_belief_propagation,
+    free_energy,
+    generalized,
+    grid_belief_propagation,
+    mean_field,
+)
 
-__all__ = ["belief_propagation", "free_energy", "generalized", "mean_field"]
+__all__ = [
+    "belief_propagation",
+    "bipartite_belief_propagation",
+    "free_energy",
+    "generalized",
+    "grid_belief_propagation",
+    "mean_field",
+]
