@@ -7,6 +7,7 @@ from jaxmrf.variational import (
     generalized,
     grid_belief_propagation,
     mean_field,
+    semidefinite,
 )
 
 __all__ = [
@@ -16,4 +17,5 @@ __all__ = [
     "generalized",
     "grid_belief_propagation",
     "mean_field",
+    "semidefinite",
 ]
