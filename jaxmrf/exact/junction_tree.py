@@ -20,7 +20,7 @@ import numpy as np
 from jaxmrf.graphs import EliminationPlan, Hypergraph, elimination_plan, junction_tree
 from jaxmrf.graphs.gather import MERGE_BELOW, GatherPlan, split_plan
 from jaxmrf.models import Beliefs, FactorGraph, Tables
-from jaxmrf.types import Array, Float
+from jaxmrf.types import Array, ArrayLike, Float
 
 __all__ = ["gather_up", "log_z", "plan_for", "solve", "solve_batch"]
 
@@ -64,7 +64,7 @@ def solve(factor_graph: FactorGraph, plan: EliminationPlan | None = None) -> Bel
 
 def solve_batch(
     factor_graph: FactorGraph,
-    log_evidence: Float[Array, "items node_entries"],
+    log_evidence: Float[ArrayLike, "items node_entries"],
     plan: EliminationPlan | None = None,
 ) -> Beliefs:
     """Exact beliefs for many settings of the evidence at once; items lead in all of them.
@@ -78,9 +78,15 @@ def solve_batch(
         plan: Elimination plan; by default the cheapest of a few.
 
     Raises:
-        ValueError: As for ``log_z``.
+        ValueError: As for ``log_z``, or if a row has not one entry per state.
     """
     plan = plan_for("solve_batch", factor_graph, plan)
+    number = factor_graph.hypergraph.num_node_entries
+    if np.ndim(log_evidence) != 2 or np.shape(log_evidence)[1] != number:
+        raise ValueError(
+            f"solve_batch: expected rows of {number} log likelihoods, one per state, got shape "
+            f"{np.shape(log_evidence)}; stack the log_evidence of factor_graph.observe(...)"
+        )
     log_tables = jnp.asarray(factor_graph.log_tables)
     found = _solve_batch(plan, log_tables, jnp.asarray(log_evidence, log_tables.dtype))
     return _beliefs(factor_graph.hypergraph, *found)

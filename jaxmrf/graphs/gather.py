@@ -211,6 +211,7 @@ def _pack(operations: list[_Operation], num_states, start: int) -> tuple[np.ndar
         elif cost > 2 * best[0]:
             break
     _, num_rows, steps = best
+    num_rows = num_rows if steps else 0
     places = [0] * len(operations)
     for step, parts in enumerate(steps):
         for row, number, first, _ in parts:
