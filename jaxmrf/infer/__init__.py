@@ -10,6 +10,7 @@ from jaxmrf.infer.group_exchange import GroupExchange
 from jaxmrf.infer.group_gibbs import GroupGibbs
 from jaxmrf.infer.latent_field import LatentFieldGibbs
 from jaxmrf.infer.linear_response import LinearResponse
+from jaxmrf.infer.marginalization import marginalize, marginals, sample_marginalized
 from jaxmrf.infer.mrf_gibbs import MRFGibbs
 from jaxmrf.infer.plate_gibbs import PlateGibbs
 from jaxmrf.infer.stripped_beta import StrippedBeta
@@ -29,7 +30,10 @@ __all__ = [
     "PlateGibbs",
     "StrippedBeta",
     "hierarchy_sites",
+    "marginalize",
+    "marginals",
     "mrf_parents",
     "mrf_sites",
+    "sample_marginalized",
     "unnormalized",
 ]
