@@ -42,7 +42,7 @@ def sample(
 ) -> Int[Array, "items nodes"]:
     """Independent draws of all variables.
 
-    If all configurations are impossible, so are the draws.
+    If all configurations are impossible, so are the draws, of states that exist all the same.
 
     Args:
         key: Random key.
@@ -86,6 +86,8 @@ def draw(
         log_evidence: Log likelihood of every state; likewise.
         num_items: Number of draws, or of models.
     """
+    if not plan.order:
+        return jnp.zeros((0, num_items), jnp.int32)
     split = split_plan(plan, MAX_CELLS)
     buffer, _ = gather_up(split.gather, log_tables, log_evidence)
     steps = _steps(plan)
@@ -106,6 +108,7 @@ def draw(
         sums = jnp.cumsum(jnp.exp(logs - jnp.where(top == -jnp.inf, 0, top)), axis=0)
         uniform = jax.random.uniform(key, (num_items,), sums.dtype)
         drawn = (sums[:-1] <= uniform * sums[-1]).sum(axis=0)
+        drawn = jnp.minimum(drawn, step.levels.sum() - 1)  # where all states are impossible
         return states.at[step.nodes].set(drawn.astype(states.dtype)), None
 
     states = jnp.zeros((plan.hypergraph.num_nodes, num_items), jnp.int32)

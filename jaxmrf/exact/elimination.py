@@ -79,8 +79,8 @@ def eliminate(
         plan: Elimination plan; by default the cheapest of a few.
 
     Raises:
-        ValueError: If the plan is of another model or visits more than ``draws.MAX_CELLS``
-            configurations.
+        ValueError: If the tables have another number of entries, or the plan is of another model
+            or visits more than ``draws.MAX_CELLS`` configurations.
 
     >>> structure = Hypergraph([2, 2, 2], [(0, 1), (1, 2)])
     >>> differs = jnp.array([0, 1, 1, 0])
@@ -97,6 +97,11 @@ def eliminate(
         raise ValueError(
             f"eliminate: expected an elimination of at most {MAX_CELLS} configurations, got "
             f"{plan.total_cells:.3g}; use junction_tree.log_z or host.mode"
+        )
+    if jnp.shape(tables) != (hypergraph.num_entries,):
+        raise ValueError(
+            f"eliminate: expected {hypergraph.num_entries} entries of all tables, got shape "
+            f"{jnp.shape(tables)}; lay them out as FactorGraph.log_tables"
         )
     return _eliminate(plan, semiring, jnp.asarray(tables))
 
