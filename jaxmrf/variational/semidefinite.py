@@ -210,19 +210,23 @@ def _maximize(theta: Array, tolerance: float, max_iters: int) -> _Search:
         floor = state.value - 4 * jnp.finfo(theta.dtype).eps * jnp.abs(state.value)
 
         def is_low(search):
-            size, value, halvings = search
+            size, (value, _), halvings = search
             is_enough = value >= floor + _ARMIJO * size * rise
             return ~is_enough & (halvings < _MAX_HALVINGS)
 
         def halve(search):
             size, _, halvings = search
-            return size / 2, evaluate(move(size / 2))[0], halvings + 1
+            return size / 2, evaluate(move(size / 2)), halvings + 1
 
         one = jnp.ones((), theta.dtype)
-        size, value, _ = jax.lax.while_loop(is_low, halve, (one, evaluate(move(one))[0], 0))
+        first = (one, evaluate(move(one)), 0)
+        size, (value, slope), _ = jax.lax.while_loop(is_low, halve, first)
         is_higher = value >= floor
-        rows = jnp.where(is_higher, move(size), state.rows)
-        value, slope = evaluate(rows)
+        rows, value, slope = jax.tree.map(
+            lambda new, old: jnp.where(is_higher, new, old),
+            (move(size), value, slope),
+            (state.rows, state.value, state.slope),
+        )
         taken, bend = rows - state.rows, state.slope - slope
         is_useful = (taken * bend).sum() > 1e-10 * (taken**2).sum()
         return _Search(
