@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxmrf.exact import host
 from jaxmrf.graphs import EliminationPlan, Hypergraph, elimination_plan
-from jaxmrf.graphs.elimination import MAX_MEMORY
+from jaxmrf.graphs.elimination import MAX_MEMORY, as_bytes
 from jaxmrf.models import Beliefs, FactorGraph, Tables
 
 __all__ = ["MAX_CONFIGURATIONS", "cutset", "reduced_beliefs", "solve"]
@@ -71,8 +71,15 @@ def cutset(hypergraph: Hypergraph, *, max_memory: float | int = MAX_MEMORY) -> t
         max_memory: Largest table allowed, in bytes of double precision.
 
     Raises:
-        ValueError: If the variables found have more than ``MAX_CONFIGURATIONS`` configurations.
+        ValueError: If the variables found have more than ``MAX_CONFIGURATIONS`` configurations,
+            or not even one variable fits into the memory.
     """
+    smallest = 8 * max(hypergraph.num_states, default=1)
+    if max_memory < smallest:
+        raise ValueError(
+            f"cutset: expected memory for the largest variable, {as_bytes(smallest)}, got "
+            f"{as_bytes(max_memory)}; allow more"
+        )
     nodes: list[int] = []
     while True:
         scopes = [[one for one in scope if one not in nodes] for scope in hypergraph.scopes]

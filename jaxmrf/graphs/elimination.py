@@ -129,7 +129,7 @@ class EliminationPlan:
     @property
     def memory(self) -> float:
         """Bytes of the largest table in double precision."""
-        return 8 * 2.0**self.width
+        return 8 * float(self.num_cells.max(initial=1))
 
     def __str__(self) -> str:
         graph = self.hypergraph
