@@ -3,11 +3,13 @@
 Messages are logs with largest entry 0. Tables and messages have the factors on the last axis.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
+from jax import lax
 
 from jaxmrf.graphs.messages import MessagePlan
 from jaxmrf.types import Array, ArrayLike
@@ -18,11 +20,14 @@ __all__ = [
     "Potentials",
     "add_messages",
     "cavities",
+    "change",
     "incoming",
     "join",
     "kernel_of",
     "largest",
+    "normalised",
     "outgoing",
+    "send",
     "split",
     "sweep_of",
     "times",
@@ -34,7 +39,7 @@ IMPOSSIBLE = -1e9
 """Log evidence of a state that cannot be: its exponential is 0, and its arithmetic finite."""
 
 _MAX_UNROLLED = 16
-_MIN_FACTORS_UNROLLED = 128
+_MIN_UNROLLED = 512
 _NUM_BARS = 20
 
 
@@ -42,7 +47,8 @@ class Kernel(NamedTuple):
     """The arithmetic of one semiring.
 
     Attributes:
-        prepare: From log tables to the tables the kernel works on.
+        prepare: From log tables, and the number of their axes of states, to the tables the kernel
+            works on.
         enter: From log cavity messages to what multiplies a table.
         contract: From a table and what multiplies it along an axis, to the table without it.
         leave: From what is left of a table to a log message, not normalised.
@@ -72,12 +78,38 @@ def _tiny(x):
     return jnp.finfo(x.dtype).tiny
 
 
-def largest(table: Array, *axes: int) -> Array:
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def largest(table: Array, axes: tuple[int, ...]) -> Array:
     """The maximum over axes, kept with size 1."""
     return _fold(jnp.maximum, jnp.max, table, axes)
 
 
-def total(table: Array, *axes: int) -> Array:
+@largest.defjvp
+def _largest_jvp(axes, primals, tangents):
+    # one table in memory: a compiler that computes it twice may round it twice, and no entry of
+    # the one is then the maximum of the other
+    table = lax.optimization_barrier(primals[0])
+    top = largest(table, axes)
+    is_top = (table == top).astype(table.dtype)
+    return top, total(is_top * tangents[0], axes) / total(is_top, axes)
+
+
+@jax.custom_jvp
+def below_top(logs: Array) -> Array:
+    """Log messages, states first, less their largest entry.
+
+    Their derivative keeps the mean over the states at rest; beliefs depend on differences alone.
+    """
+    return logs - largest(logs, (0,))
+
+
+@below_top.defjvp
+def _below_top_jvp(primals, tangents):
+    change = tangents[0]
+    return below_top(primals[0]), change - total(change, (0,)) / len(change)
+
+
+def total(table: Array, axes: tuple[int, ...]) -> Array:
     """The sum over axes, kept with size 1."""
     return _fold(jnp.add, jnp.sum, table, axes)
 
@@ -97,7 +129,8 @@ def _is_unrolled(table: Array, axis: int) -> bool:
 
     The programs are larger, which many stacks of few factors would not repay.
     """
-    return table.shape[axis] <= _MAX_UNROLLED and table.shape[-1] >= _MIN_FACTORS_UNROLLED
+    size = table.shape[axis]
+    return size <= _MAX_UNROLLED and table.size >= size * _MIN_UNROLLED
 
 
 def _states(table: Array, axis: int) -> list[Array]:
@@ -108,8 +141,9 @@ def _finite(top):
     return jnp.where(top > -jnp.inf, top, 0)
 
 
-def _exp_below_top(logs, *axes):
-    return jnp.exp(logs - _finite(largest(logs, *axes)))
+def _exp_below_top(logs, axes):
+    # messages are normalised where they are sent, so this scale has no derivative
+    return jnp.exp(logs - _finite(lax.stop_gradient(largest(logs, axes))))
 
 
 def times(table: Array, factor: Array, axis: int) -> Array:
@@ -122,8 +156,8 @@ def times(table: Array, factor: Array, axis: int) -> Array:
 
 def _log_times(table, factor, axis):
     table = table + factor
-    top = _finite(largest(table, axis))
-    sums = total(jnp.exp(table - top), axis)
+    top = _finite(lax.stop_gradient(largest(table, (axis,))))
+    sums = total(jnp.exp(table - top), (axis,))
     return (jnp.log(jnp.maximum(sums, _tiny(sums))) + top).squeeze(axis)
 
 
@@ -131,17 +165,21 @@ def _same(logs):
     return logs
 
 
+def _as_logs(logs, num_axes):
+    return logs
+
+
 _SUM = Kernel(
-    prepare=lambda logs: _exp_below_top(logs, *range(logs.ndim - 1)),
-    enter=lambda logs: _exp_below_top(logs, 0),
+    prepare=lambda logs, num_axes: _exp_below_top(logs, tuple(range(num_axes))),
+    enter=lambda logs: _exp_below_top(logs, (0,)),
     contract=times,
     leave=lambda sums: jnp.log(jnp.maximum(sums, _tiny(sums))),
 )
-_LOG_SUM = Kernel(_same, _same, _log_times, _same)
+_LOG_SUM = Kernel(_as_logs, _same, _log_times, _same)
 _MAX = Kernel(
-    prepare=_same,
+    prepare=_as_logs,
     enter=_same,
-    contract=lambda table, factor, axis: largest(table + factor, axis).squeeze(axis),
+    contract=lambda table, factor, axis: largest(table + factor, (axis,)).squeeze(axis),
     leave=_same,
 )
 
@@ -152,7 +190,7 @@ def kernel_of(is_max: bool, is_log_domain: bool) -> Kernel:
 
 
 def outgoing(table: Array, entering: list[Array], contract: Callable) -> list[Array]:
-    """To each axis but the last, the table contracted with what enters along all others.
+    """To each axis of states, the table contracted with what enters along all others.
 
     By halves: what all axes of the one half need, the contraction of the other, is done once.
     """
@@ -160,10 +198,10 @@ def outgoing(table: Array, entering: list[Array], contract: Callable) -> list[Ar
 
     def contract_range(table, low, high, kept):
         for axis in reversed(range(low, high)):
-            place = axis - kept
-            shape = [1] * table.ndim
-            shape[place], shape[-1] = table.shape[place], table.shape[-1]
-            table = contract(table, entering[axis].reshape(shape), place)
+            place, rest = axis - kept, entering[axis].shape[1:]
+            shape = [1] * (table.ndim - len(rest))
+            shape[place] = table.shape[place]
+            table = contract(table, entering[axis].reshape(*shape, *rest), place)
         return table
 
     def visit(table, low, high):
@@ -215,11 +253,11 @@ def cavities(plan: MessagePlan, potentials: Potentials, messages: Array) -> Arra
     return incoming(plan, potentials, messages)[plan.owner] - messages
 
 
-def _send(table: Array, logs: list[Array], kernel: Kernel) -> list[Array]:
+def send(table: Array, logs: Sequence[Array], kernel: Kernel) -> list[Array]:
     """Messages out of the factors of one block, largest entry 0."""
     entering = [kernel.enter(part) for part in logs]
     sent = [kernel.leave(left) for left in outgoing(table, entering, kernel.contract)]
-    sent = [part - largest(part, 0) for part in sent]
+    sent = [below_top(part) for part in sent]
     return [jnp.maximum(part, IMPOSSIBLE) for part in sent] if kernel is not _SUM else sent
 
 
@@ -227,26 +265,52 @@ def update(plan: MessagePlan, kernel: Kernel, potentials: Potentials, messages: 
     """All messages computed anew from all messages."""
     logs = split(plan, cavities(plan, potentials, messages))
     pairs = zip(potentials.tables, logs, strict=True)
-    return join([_send(table, parts, kernel) for table, parts in pairs])
+    return join([send(table, parts, kernel) for table, parts in pairs])
 
 
-def _change(new: Array, old: Array) -> Array:
-    """Differences of messages whose largest entry is 1."""
-    return jnp.abs(jnp.exp(new) - jnp.exp(old))
+def change(new: Array, old: Array) -> Array:
+    """Bounds on the differences of messages whose largest entry is 1, from their logs.
+
+    ``|exp(a) - exp(b)| <= |a - b| exp(c)`` with c the larger of both, and below 0 an exponential is
+    at most one over its Taylor sum, which costs no exponential.
+    """
+    top = jnp.maximum(new, old)
+    return jnp.abs(new - old) / (1 - top + top * top / 2)
+
+
+def normalised(logs: Array, num_axes: int, is_max: bool) -> tuple[Array, Array, Array]:
+    """Beliefs over the first axes, the gradient of their log norm, and the log norm.
+
+    Of these only the beliefs have derivatives.
+    """
+    axes = tuple(range(num_axes))
+    logs = lax.optimization_barrier(logs) if is_max else logs
+    top = lax.stop_gradient(largest(logs, axes))
+    weights = jnp.exp(logs - top)
+    sums = total(weights, axes)
+    beliefs = weights / sums
+    norms = top if is_max else top + jnp.log(sums)
+    norms = lax.stop_gradient(norms.reshape(norms.shape[num_axes:]))
+    if not is_max:
+        return beliefs, beliefs, norms
+    is_best = lax.stop_gradient((logs >= top).astype(logs.dtype))
+    return beliefs, is_best / total(is_best, axes), norms
 
 
 def flood(plan, kernel, damping, potentials, messages):
     """Every message at once; returns them and the largest change."""
     new = update(plan, kernel, potentials, messages)
-    residual = _change(new, messages).max(initial=0)
+    residual = change(new, messages).max(initial=0)
     return new + damping * (messages - new) if damping else new, residual
 
 
 def residual_flood(plan, kernel, damping, share, potentials, messages):
     """Every message computed, and those of the share of factors with largest changes sent."""
     new = update(plan, kernel, potentials, messages)
-    changes = split(plan, _change(new, messages))
-    by_factor = [reduce(jnp.maximum, [largest(part, 0)[0] for part in stack]) for stack in changes]
+    changes = split(plan, change(new, messages))
+    by_factor = [
+        reduce(jnp.maximum, [largest(part, (0,))[0] for part in stack]) for stack in changes
+    ]
     every = jnp.concatenate(by_factor)
     # halving the bar until enough factors pass it: a sort takes ten times as long
     bars = every.max(initial=0) * 0.5 ** jnp.arange(1, _NUM_BARS + 1, dtype=every.dtype)
@@ -273,9 +337,9 @@ def sequential(plan, kernel, damping, potentials, messages):
             old = [part[:, low:high] for part in parts[number]]
             places = [owner[:, low:high] for owner in owners[number]]
             logs = [sums[place] - part for place, part in zip(places, old, strict=True)]
-            new = _send(table[..., low:high], logs, kernel)
+            new = send(table[..., low:high], logs, kernel)
             for position, (after, before) in enumerate(zip(new, old, strict=True)):
-                residual = jnp.maximum(residual, _change(after, before).max())
+                residual = jnp.maximum(residual, change(after, before).max())
                 after = after + damping * (before - after) if damping else after
                 step = after - before
                 if weights is not None:

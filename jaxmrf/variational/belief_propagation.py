@@ -39,12 +39,11 @@ from jaxmrf.variational._messages import (
     incoming,
     join,
     kernel_of,
-    largest,
+    normalised,
     outgoing,
     split,
     sweep_of,
     times,
-    total,
     update,
 )
 from jaxmrf.variational.free_energy import entropy
@@ -219,7 +218,7 @@ def _solve(log_tables, log_evidence, weights, key, graph: Hypergraph, options: _
     logs = [_scaled(table, is_possible, rho) for table, rho in pairs]
     kernel = kernel_of(options.is_max, options.is_log_domain)
     potentials = Potentials(
-        tables=[kernel.prepare(table) for table in logs],
+        tables=[kernel.prepare(table, table.ndim - 1) for table in logs],
         evidence=evidence,
         weights=None if weights is None else weights[plan.factor],
     )
@@ -304,7 +303,7 @@ def _read(plan, potentials: Potentials, logs, weights, messages, is_max: bool):
     norms = jnp.zeros(graph.num_nodes, dtype)
     nodes = picks = jnp.zeros_like(sums)
     for group, numbers in zip(plan.groups, plan.group_nodes, strict=True):
-        belief, pick, norm = _normalised(sums[group], 1, is_max)
+        belief, pick, norm = normalised(sums[group], 1, is_max)
         nodes, picks = nodes.at[group].set(belief), picks.at[group].set(pick)
         norms = norms.at[numbers].set(norm)
     counts = jnp.ones(graph.num_nodes, dtype)
@@ -320,32 +319,21 @@ def _read(plan, potentials: Potentials, logs, weights, messages, is_max: bool):
         for axis, part in enumerate(parts):
             table = table + part.reshape(_along(axis, table.ndim, part.shape))
         arity = table.ndim - 1
-        belief, pick, norm = _normalised(table, arity, is_max)
+        belief, pick, norm = normalised(table, arity, is_max)
         value += (rho[stack.factors] * norm).sum()
         factors = _put_stack(factors, stack, belief)
         factor_picks = _put_stack(factor_picks, stack, pick)
         if weights is not None and not is_max:
-            ends = [
-                belief.sum(axis=tuple(other for other in range(arity) if other != axis))
-                for axis in range(arity)
-            ]
-            joint = entropy(belief, tuple(range(arity)))
-            mutual = mutual.at[stack.factors].set(joint - sum(entropy(end, (0,)) for end in ends))
+            mutual = mutual.at[stack.factors].set(-mutual_information(belief))
     slopes = (picks[plan.place], factor_picks, *(() if weights is None else (mutual,)))
     return nodes[plan.place], factors, value, slopes
 
 
-def _normalised(logs: Array, num_axes: int, is_max: bool):
-    """Beliefs over the first axes, the gradient of their norm, and the log of the norm."""
-    axes = range(num_axes)
-    top = largest(logs, *axes)
-    weights = jnp.exp(logs - top)
-    sums = total(weights, *axes)
-    beliefs = weights / sums
-    if not is_max:
-        return beliefs, beliefs, (top + jnp.log(sums)).ravel()
-    is_best = (logs >= top).astype(logs.dtype)
-    return beliefs, jax.lax.stop_gradient(is_best / total(is_best, *axes)), top.ravel()
+def mutual_information(beliefs: Array) -> Array:
+    """Entropies of the single axes less that of all, for tables with the factors last."""
+    axes = range(beliefs.ndim - 1)
+    ends = (beliefs.sum(axis=[other for other in axes if other != axis]) for axis in axes)
+    return sum(entropy(end, 0) for end in ends) - entropy(beliefs, tuple(axes))
 
 
 def _along(axis: int, ndim: int, shape: tuple[int, ...]) -> list[int]:
