@@ -74,11 +74,9 @@ def test_bound_is_what_it_says_and_below_log_z(seed):
 @pytest.mark.parametrize("is_structured", [False, True])
 def test_every_sweep_raises_the_bound(is_structured):
     model = grid_model(3)
-    tractable = rows_of(model)[:5] if is_structured else ()
-    bounds = [
-        float(solve(model, key=jax.random.key(1), tractable=tractable, max_iters=most).log_z)
-        for most in (1, 2, 4, 1000)
-    ]
+    tractable = rows_of(model) if is_structured else ()
+    bounds = [solve(model, tractable=tractable, max_iters=most).log_z for most in (1, 3)]
+    bounds.append(solve(model, tractable=tractable).log_z)
     assert (np.diff(bounds) > 0).all() and bounds[-1] < exact(model)[0]
 
 
@@ -119,7 +117,7 @@ def test_tree_of_tractable_factors_is_exact():
 def test_structure_raises_the_bound_of_a_grid():
     for seed in range(4):
         model = grid_model(seed)
-        naive = solve(model)
+        naive = solve(model, tractable=())
         rows = solve(model, tractable=rows_of(model))
         induced = solve(model, tractable=mean_field.induced_forest(model.hypergraph))
         log_z, joint = exact(model)
@@ -173,7 +171,7 @@ def test_impossible_states_leave_the_beliefs():
     soft = np.random.default_rng(0).normal(size=(3, 3))
     scopes = [(0, 1), (1, 2), (2, 3)]
     model = FactorGraph.from_tables([3] * 4, scopes, [equal, equal, soft]).observe({0: 2})
-    for tractable in ((), (1,), (0, 1, 2)):
+    for tractable in ((), (1,)):
         beliefs = solve(model, tractable=tractable)
         np.testing.assert_allclose(beliefs.nodes.flat[:9], [0, 0, 1] * 3, atol=1e-12)
         np.testing.assert_allclose(beliefs.log_z, exact(model)[0], rtol=1e-9)
@@ -199,16 +197,17 @@ def test_contradiction_is_minus_infinity_and_never_nan(tractable):
     assert bound == 0
 
 
+@pytest.mark.usefixtures("x64")
 def test_renumbering_the_variables_renumbers_the_beliefs():
     model = grid_model(2)
     place = np.random.default_rng(4).permutation(12).tolist()
     scopes = [tuple(place[node] for node in scope) for scope in model.scopes]
     tables = [model.log_table(factor) for factor in range(len(scopes))]
     swapped = FactorGraph.from_tables([2] * 12, scopes, tables)
-    old, new = solve(model, tolerance=1e-6), solve(swapped, tolerance=1e-6)
-    np.testing.assert_allclose(new.log_z, old.log_z, rtol=1e-5)
+    old, new = solve(model, tractable=()), solve(swapped, tractable=())
+    np.testing.assert_allclose(new.log_z, old.log_z, rtol=1e-9)
     for node in range(12):
-        np.testing.assert_allclose(new.nodes[place[node]], old.nodes[node], atol=1e-3)
+        np.testing.assert_allclose(new.nodes[place[node]], old.nodes[node], atol=1e-6)
 
 
 def test_induced_forest_of_a_grid_has_no_averaged_factor_inside_a_tree():
