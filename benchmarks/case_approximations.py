@@ -2,12 +2,12 @@
 
 Twenty grids with exact answers, in double precision: bounds from below (naive mean field, rows of
 the grid kept exact), belief propagation, tree-reweighted bounds from above, cluster variation on
-plaquettes, and the log-determinant bound from above. Quality: the mean distance of a spin's
-probability from the exact one and of log Z, averaged over the grids of one kind, how many
-converged, and libDAI's published numbers of the same averages where it has the method; seconds are
-the fastest of five calls for every grid. Cluster variation also has the distance from libDAI's answers, and libDAI's milliseconds as measured for
-the table this reproduces. Then random models of 16 spins (Wainwright & Jordan 2006, table 1):
-medians over trials of the mean distance, beside the published ones.
+plaquettes, and the log-determinant bound from above. Seconds: the fastest of five calls for every
+grid. Quality: the mean distance of a spin's probability from the exact one and of log Z, averaged
+over the grids of one kind, how many converged, and libDAI's published numbers of the same averages
+where it has the method. Cluster variation also has the distance from libDAI's answers, and libDAI's
+milliseconds. Then random models of 16 spins (Wainwright & Jordan 2006, table 1): medians over
+trials of the mean distance, beside the published ones.
 """
 
 import itertools
