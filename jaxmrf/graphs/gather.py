@@ -26,7 +26,7 @@ __all__ = ["MERGE_BELOW", "GatherPlan", "SplitPlan", "split_plan"]
 MERGE_BELOW = 512
 """Cliques of the rest are merged up to this number of entries."""
 
-_NUM_TABLES = 4  # multiplied in one row
+_NUM_TABLES = 3  # multiplied in one row
 _SMALL = 256  # entries up to which tables of a large bucket are multiplied first
 _STEP_COST = 400  # gathered entries that cost as much as starting a step
 
