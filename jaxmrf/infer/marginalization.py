@@ -7,10 +7,12 @@ each site, and NUTS or variational inference run on what is left. Reference: Obe
 "Tensor variable elimination for plated factor graphs", ICML 2019.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 from numpyro import handlers
 from numpyro.primitives import _PYRO_STACK, Messenger
@@ -22,7 +24,7 @@ __all__ = ["MarginalizedModel", "marginalize", "marginals", "sample_marginalized
 
 MAX_MEMORY = 2**30
 """Largest table, in bytes of double precision."""
-_BATCH = 64
+_BATCH = 128
 
 
 def marginalize(model, sites=None, *, max_memory: float = MAX_MEMORY) -> "MarginalizedModel":
@@ -171,7 +173,16 @@ def _for_each(caller, function, key, model, samples, model_args, model_kwargs):
     if not rest:
         return jax.jit(one)((key, rest))
     count = len(next(iter(rest.values())))
-    return jax.lax.map(one, (jax.random.split(key, count), rest), batch_size=min(_BATCH, count))
+    num_batches = -(-count // _BATCH)
+    size = -(-count // num_batches)
+    # the first samples once more, so that all batches are of one size and run one program
+    places = np.arange(num_batches * size) % count
+    batches = jax.tree.map(
+        lambda x: x[places].reshape((num_batches, size, *x.shape[1:])),
+        (jax.random.split(key, count), rest),
+    )
+    found = jax.jit(partial(jax.lax.map, jax.vmap(one)))(batches)
+    return jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:]))[:count], found)
 
 
 class _Hiding(Messenger):
@@ -188,7 +199,8 @@ class _Hiding(Messenger):
         name = msg.get("name")
         if msg["type"] in ("sample", "deterministic") and name in self.hidden:
             msg["stop"] = True
-            if msg["type"] == "sample" and msg["value"] is None:
+            is_drawn = msg["type"] == "sample" and msg["value"] is None
+            if is_drawn and msg["kwargs"]["rng_key"] is None:
                 msg["kwargs"]["rng_key"] = numpyro.prng_key()
         elif msg["type"] == "sample" and name in self.compiled.moved:
             msg["fn"] = msg["fn"].mask(False)
