@@ -1,9 +1,8 @@
 """Where the tables of regions, and the messages between them, lie in flat arrays.
 
-Every step of an algorithm on a region graph is a pooling: each entry of the result is the sum, or
-the log of the summed exponentials, of some entries of a flat source. Results with about equally
-many sources form one block, so that an algorithm is a handful of gathers whatever the number of
-regions.
+Every step of an algorithm on a region graph is a pooling: each entry of the result is the sum of
+some entries of a flat source. Results with about equally many sources form one block, so that an
+algorithm is a handful of gathers whatever the number of regions.
 """
 
 import math

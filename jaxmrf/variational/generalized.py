@@ -11,6 +11,7 @@ Freeman & Weiss (2005) for messages from parents to children; Heskes, Albers & K
 "Approximate inference and constrained optimization", for the single and the double loop.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import jax
@@ -142,7 +143,7 @@ def _double_loop(layout, parameters, start: _Run, is_done: Bool[Array, ""], rule
     own, is_own = potentials[split:], is_possible[split:]
     child = layout.child_entry - split
     num_parents, counts = _numbers_of_inner(layout)
-    share = np.maximum(-counts, 0) / num_parents
+    share = (np.maximum(-counts, 0) / num_parents).astype(own.dtype)
     step = 1 / _most_inside(layout.graph)
 
     def linear_part(logs):
@@ -187,13 +188,14 @@ def _two_level(layout: RegionLayout, parameters, messages, step: float = 1, is_c
     split, runs = layout.num_outer, layout.runs
     num_parents, counts = _numbers_of_inner(layout)
     counts = np.maximum(counts, 0) if is_convex else counts
+    total = (num_parents + counts).astype(potentials.dtype)
     is_sent = is_possible[layout.child_entry]
     logs = potentials[:split] + pool(layout.into_outer, messages)
     logs = jnp.where(is_possible[:split], logs, -jnp.inf)
     logs = normalize(runs[: layout.num_outer_runs], logs)
     sums = log_or_zero(pool(layout.to_child, jnp.exp(logs)))
     sent = pool(layout.into_inner, jnp.where(is_sent, sums - messages, 0))
-    own = (sent + counts * potentials[split:]) / (num_parents + counts)
+    own = (sent + counts * potentials[split:]) / total
     own = jnp.where(is_possible[split:], own, -jnp.inf)
     own = normalize(runs[layout.num_outer_runs :], own)
     changes = jnp.where(is_sent, own[layout.child_entry - split] - sums, 0)
@@ -217,13 +219,10 @@ def _parent_to_child(layout: RegionLayout, parameters, messages, step: float = 1
     logs = beliefs(messages)
     sums = log_or_zero(pool(layout.to_child, jnp.exp(logs)))
 
-    def take_turn(turn, changes):
-        own = beliefs(messages + step * changes)[layout.child_entry]
-        return changes + jnp.where(is_sent & (turns == turn), sums - own, 0)
-
     changes = jnp.zeros_like(messages)
     for turn in range(int(turns.max(initial=-1)) + 1):
-        changes = take_turn(turn, changes)
+        own = beliefs(messages + step * changes)[layout.child_entry]
+        changes += jnp.where(is_sent & (turns == turn), sums - own, 0)
     return logs, changes
 
 
@@ -270,12 +269,13 @@ def _possible(layout: RegionLayout, potentials: Array) -> Bool[Array, " entries"
     return jax.lax.while_loop(lambda state: state[1], narrow, (start, ~start.all()))[0]
 
 
+@lru_cache(maxsize=16)
 def _numbers_of_inner(layout: RegionLayout) -> tuple[np.ndarray, np.ndarray]:
     """Number of outermost regions around, and counting number, for every inner region entry."""
     graph = layout.graph
     around = np.array([sum(not graph.ancestors[a] for a in above) for above in graph.ancestors])
     regions = layout.region_of[layout.num_outer :]
-    return around[regions].astype(float), graph.counting_numbers[regions].astype(float)
+    return around[regions], graph.counting_numbers[regions]
 
 
 def _most_inside(graph: RegionGraph) -> int:
@@ -283,6 +283,7 @@ def _most_inside(graph: RegionGraph) -> int:
     return max(1, *map(len, graph.descendants))
 
 
+@lru_cache(maxsize=16)
 def _turns(layout: RegionLayout) -> np.ndarray:
     """For every message entry the longest way down from the region that gets it."""
     graph = layout.graph

@@ -175,6 +175,7 @@ def _beliefs(factor_graph, plan: MeanFieldPlan, nodes, joints, end, rule: Stoppi
     # an edge's entropy replaces those of its ends
     ends = np.concatenate([trees.parents.ravel(), trees.children.ravel()])
     extra = 1.0 - np.bincount(ends, minlength=structure.num_nodes + 1)[: structure.num_nodes]
+    extra = extra.astype(nodes.dtype)
     entropy = (extra * _entropy(nodes[:-1], axis=1)).sum() + _entropy(joints, axis=(2, 3)).sum()
     is_edge = trees.parents < structure.num_nodes
     is_alive = (nodes[:-1].sum(axis=1) > 0).all() & ((joints.sum(axis=(2, 3)) > 0) | ~is_edge).all()

@@ -163,6 +163,17 @@ def test_renumbered_model_has_the_renumbered_beliefs():
         np.testing.assert_allclose(new.nodes[int(place[node])], old.nodes[node], atol=1e-8)
 
 
+@pytest.mark.usefixtures("x64")
+def test_single_precision_stays_single():
+    model, regions = strip()
+    single = FactorGraph(
+        model.log_tables.astype(np.float32), model.log_evidence.astype(np.float32), model.hypergraph
+    )
+    beliefs = solve(single, regions)
+    assert beliefs.is_converged and beliefs.log_z.dtype == beliefs.nodes.flat.dtype == np.float32
+    np.testing.assert_allclose(beliefs.log_z, exact(model)[0], rtol=1e-4)
+
+
 def test_gradient_of_what_is_impossible_is_zero():
     model, regions = strip()
 
