@@ -59,7 +59,7 @@ def workloads(size: str) -> dict[str, Workload]:
     on_grid = partial(grid_belief_propagation.solve, shape=shape)
     between = partial(bipartite_belief_propagation.solve, num_first=layers[0])
     loose = random_graph(10_000 if is_full else 200)
-    many, few = (100, 20) if is_full else (10, 5)
+    many, few = (100, 20) if is_full else (300, 300)
     weak = 0.3 / np.sqrt(layers[0])
     return {
         "grid, 2 states": Workload(ising(graph, 0.5), graph, many, on_grid),

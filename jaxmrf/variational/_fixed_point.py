@@ -19,15 +19,15 @@ __all__ = ["FixedPoint", "Stopping", "fixed_point", "stopping", "value_with_grad
 
 
 class Stopping(NamedTuple):
-    """When an iteration ends.
+    """When an iteration ends; arrays, so that another rule is not another program.
 
     Attributes:
         tolerance: It has converged when the residual is at most this.
         max_iters: It gives up after so many iterations.
     """
 
-    tolerance: float
-    max_iters: int
+    tolerance: Any
+    max_iters: Any
 
 
 class FixedPoint(NamedTuple):
@@ -57,10 +57,10 @@ def stopping(caller: str, tolerance: float | None, max_iters: int, dtype: Any) -
         raise ValueError(
             f"{caller}: expected max_iters of at least 1, got {max_iters}; allow some iterations"
         )
-    return Stopping(float(tolerance), int(max_iters))
+    return Stopping(np.asarray(tolerance, dtype), np.asarray(max_iters, np.int32))
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def fixed_point(
     sweep: Callable, update: Callable, rule: Stopping, parameters: Any, start: Any
 ) -> FixedPoint:
@@ -73,10 +73,9 @@ def fixed_point(
         parameters: What derivatives are taken by.
         start: The first messages; the answer has no derivative by them.
     """
-    tolerance = rule.tolerance
 
     def is_moving(state):
-        return (state.residual > tolerance) & (state.num_iters < rule.max_iters)
+        return (state.residual > rule.tolerance) & (state.num_iters < rule.max_iters)
 
     def body(state):
         messages, residual = sweep(parameters, state.messages)
@@ -88,10 +87,10 @@ def fixed_point(
 
 
 @fixed_point.defjvp
-def _fixed_point_jvp(sweep, update, rule, primals, tangents):
-    parameters, start = primals
-    end = fixed_point(sweep, update, rule, parameters, start)
-    _, pushed = jax.jvp(lambda known: update(known, end.messages), (parameters,), (tangents[0],))
+def _fixed_point_jvp(sweep, update, primals, tangents):
+    parameters = primals[1]
+    end = fixed_point(sweep, update, *primals)
+    _, pushed = jax.jvp(lambda known: update(known, end.messages), (parameters,), (tangents[1],))
     _, along = jax.linearize(lambda messages: update(parameters, messages), end.messages)
 
     def matvec(direction):

@@ -73,7 +73,6 @@ class _Options(NamedTuple):
     is_log_domain: bool
     schedule: str
     damping: float
-    stopping: Stopping
 
 
 def solve(
@@ -132,12 +131,13 @@ def solve(
     graph = factor_graph.hypergraph
     weights = _checked_weights(weights, graph)
     rule = stopping("belief_propagation.solve", tolerance, max_iters, dtype)
-    options = _Options(bool(is_max), bool(is_log_domain), schedule, float(damping), rule)
+    options = _Options(bool(is_max), bool(is_log_domain), schedule, float(damping))
     return _solve(
         jnp.asarray(factor_graph.log_tables, dtype),
         jnp.asarray(factor_graph.log_evidence, dtype),
         None if weights is None else jnp.asarray(weights, dtype),
         key,
+        rule,
         graph,
         options,
     )
@@ -202,7 +202,9 @@ def _checked_weights(weights, graph: Hypergraph):
 
 
 @partial(jax.jit, static_argnames=("graph", "options"))
-def _solve(log_tables, log_evidence, weights, key, graph: Hypergraph, options: _Options) -> Beliefs:
+def _solve(
+    log_tables, log_evidence, weights, key, rule: Stopping, graph: Hypergraph, options: _Options
+) -> Beliefs:
     plan = message_plan(graph, is_colored=options.schedule == "sequential")
     logs = [stack_tables(log_tables, stack) for stack in plan.stacks]
     evidence = log_evidence[plan.order].at[plan.unary[1]].add(log_tables[plan.unary[0]])
@@ -222,7 +224,7 @@ def _solve(log_tables, log_evidence, weights, key, graph: Hypergraph, options: _
         evidence=evidence,
         weights=None if weights is None else weights[plan.factor],
     )
-    end = _iterate(plan, kernel, options, potentials, key)
+    end = _iterate(plan, kernel, options, potentials, key, rule)
     read = _read(plan, potentials, logs, weights, end.messages, options.is_max)
     nodes, factors, value, slopes = read
     value = jnp.where(is_possible, value + constant, -jnp.inf)
@@ -235,7 +237,7 @@ def _solve(log_tables, log_evidence, weights, key, graph: Hypergraph, options: _
         log_z=value_with_gradient(value, parameters, slopes),
         nodes=Tables(nodes, graph, is_of_factors=False),
         factors=Tables(factors, graph, is_of_factors=True),
-        is_converged=end.residual <= options.stopping.tolerance,
+        is_converged=end.residual <= rule.tolerance,
         num_iters=end.num_iters,
     )
 
@@ -280,7 +282,7 @@ def possible_states(plan: MessagePlan, logs: list[Array], evidence: Array) -> Ar
     return jax.lax.while_loop(lambda state: state[1], remove, (start, jnp.array(True)))[0] > 0
 
 
-def _iterate(plan, kernel, options: _Options, potentials: Potentials, key) -> FixedPoint:
+def _iterate(plan, kernel, options: _Options, potentials: Potentials, key, rule) -> FixedPoint:
     dtype = potentials.evidence.dtype
     if not plan.stacks:
         return FixedPoint(jnp.zeros(0, dtype), jnp.zeros((), dtype), jnp.zeros((), jnp.int32))
@@ -290,7 +292,7 @@ def _iterate(plan, kernel, options: _Options, potentials: Potentials, key) -> Fi
     return fixed_point(
         sweep_of(options.schedule, plan, kernel, options.damping, _SHARE),
         partial(update, plan, kernel),
-        options.stopping,
+        rule,
         potentials,
         start,
     )

@@ -96,11 +96,11 @@ def solve(
         )
     check_damping(caller, damping)
     rule = stopping(caller, tolerance, max_iters, tables.node_tables.dtype)
-    return _solve(tables, weights, int(num_first), bool(is_max), float(damping), rule)
+    return _solve(tables, weights, rule, int(num_first), bool(is_max), float(damping))
 
 
-@partial(jax.jit, static_argnums=(2, 3, 4, 5))
-def _solve(tables, weights, num_first: int, is_max: bool, damping: float, rule: Stopping):
+@partial(jax.jit, static_argnums=(3, 4, 5))
+def _solve(tables, weights, rule: Stopping, num_first: int, is_max: bool, damping: float):
     shape = num_first, tables.node_tables.shape[0] - num_first
     dtype = tables.node_tables.dtype
     edges = jnp.moveaxis(tables.edge_tables, 0, -1).reshape(2, 2, *shape)

@@ -84,11 +84,11 @@ def solve(
     check_damping(caller, damping)
     rule = stopping(caller, tolerance, max_iters, tables.node_tables.dtype)
     kernel = kernel_of(is_max, is_log_domain)
-    return _solve(tables, weights, shape, bool(is_max), kernel, float(damping), rule)
+    return _solve(tables, weights, rule, shape, bool(is_max), kernel, float(damping))
 
 
-@partial(jax.jit, static_argnums=(2, 3, 4, 5, 6))
-def _solve(tables, weights, shape, is_max, kernel: Kernel, damping: float, rule: Stopping):
+@partial(jax.jit, static_argnums=(3, 4, 5, 6))
+def _solve(tables, weights, rule: Stopping, shape, is_max, kernel: Kernel, damping: float):
     num_states, dtype = tables.node_tables.shape[1], tables.node_tables.dtype
     axes = range(len(shape))
     logs = _by_axis(shape, jnp.moveaxis(tables.edge_tables, 0, -1))
