@@ -125,8 +125,8 @@ def test_evidence_fixes_the_beliefs_of_its_variables(rng):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
-    ("pairs", "kind", "strength", "published"),
-    # median errors of Wainwright & Jordan (2006), table 1, fully connected and 4 x 4 grid
+    ("pairs", "kind", "strength", "median"),
+    # about the median errors of Wainwright & Jordan (2006), fully connected and 4 x 4 grid
     [
         ("full", "repulsive", 0.25, 0.020),
         ("grid", "attractive", 1.0, 0.042),
@@ -134,7 +134,7 @@ def test_evidence_fixes_the_beliefs_of_its_variables(rng):
         pytest.param("grid", "mixed", 1.0, 0.016, marks=pytest.mark.slow),
     ],
 )
-def test_errors_of_the_published_experiment(pairs, kind, strength, published, rng):
+def test_errors_of_wainwright_and_jordans_experiment(pairs, kind, strength, median, rng):
     pairs = list(itertools.combinations(range(16), 2)) if pairs == "full" else grid((4, 4)).edges
     low, high = {
         "repulsive": (-2 * strength, 0),
@@ -153,7 +153,7 @@ def test_errors_of_the_published_experiment(pairs, kind, strength, published, rn
         log_z, ones = exact(model)
         assert log_z < beliefs.log_z < log_z + 7
         errors.append(np.abs(beliefs.nodes.flat[1::2] - ones).mean())
-    assert 0.5 * published < np.median(errors) < 1.7 * published
+    assert 0.5 * median < np.median(errors) < 1.7 * median
 
 
 @pytest.mark.usefixtures("x64")
