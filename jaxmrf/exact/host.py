@@ -21,6 +21,7 @@ from jaxmrf.types import Float, Int
 __all__ = ["mode", "sample", "solve"]
 
 MERGE_BELOW = 128  # a table of this size costs as much as a call into NumPy
+_NEGLIGIBLE = 1e-280  # what underflows is nothing beside this
 _KEPT = 2**20  # larger clique tables are computed again rather than kept
 
 
@@ -183,15 +184,17 @@ def _pass_up(steps: tuple[CliqueStep, ...], factor_graph: FactorGraph) -> _Up | 
     Linear space is several times faster; what is too small for it may be all that is left of a
     state that later evidence makes probable, so then all is done again in logs.
     """
+    lost: list = []  # one item for every underflow
     try:
-        with np.errstate(under="raise"):
-            return _try_up(steps, factor_graph, is_log=False)
+        with np.errstate(under="call", call=lambda *_: lost.append(1)):
+            return _try_up(steps, factor_graph, is_log=False, lost=lost)
     except FloatingPointError:
-        return _try_up(steps, factor_graph, is_log=True)
+        return _try_up(steps, factor_graph, is_log=True, lost=[])
 
 
-def _try_up(steps, factor_graph: FactorGraph, is_log: bool) -> _Up | None:
+def _try_up(steps, factor_graph: FactorGraph, is_log: bool, lost: list) -> _Up | None:
     tables, evidence, log_z = _linear(factor_graph, is_log)
+    is_lossy = bool(lost)
     empty = lambda: [None] * len(steps)  # noqa: E731
     up = _Up(is_log, tables, evidence, log_z, empty(), empty(), empty())
     if log_z == -math.inf:
@@ -202,7 +205,7 @@ def _try_up(steps, factor_graph: FactorGraph, is_log: bool) -> _Up | None:
         axes = tuple(range(len(step.clique.residual)))
         message = _log_sum(cells, axes) if is_log else cells.sum(axis=axes)
         top = message.max()
-        if top == (-np.inf if is_log else 0):
+        if top == (-np.inf if is_log else 0) and not lost:
             return None
         if is_log:
             up.log_z += float(top)
@@ -210,8 +213,12 @@ def _try_up(steps, factor_graph: FactorGraph, is_log: bool) -> _Up | None:
             up.messages[place] = message - top
             cells = cells - top
         else:
+            up.messages[place] = message = message / top if top > 0 else message
+            if lost and message.min() < _NEGLIGIBLE:
+                raise FloatingPointError("sums so small may lack what was lost")
+            if not is_lossy:
+                lost.clear()
             up.log_z += math.log(top)
-            up.messages[place] = message / top
         up.kept[place] = cells if cells.size <= _KEPT else None
     return up
 

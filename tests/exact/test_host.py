@@ -69,7 +69,7 @@ def test_every_order_gives_the_same_beliefs():
 
 
 def test_logs_give_the_same_beliefs(monkeypatch):
-    monkeypatch.setattr(host, "_pass_up", lambda *given: host._try_up(*given, is_log=True))
+    monkeypatch.setattr(host, "_pass_up", lambda *given: host._try_up(*given, is_log=True, lost=[]))
     for graph in [*MODELS, CHAIN]:
         for model in with_evidence(graph):
             check_beliefs(host.solve(model), model)
