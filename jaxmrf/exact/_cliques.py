@@ -95,11 +95,12 @@ def read(belief, reads: tuple):
 
 
 def product(step: CliqueStep, tables, evidence, messages, xp=np, multiply=None):
-    """Everything known about a clique, the smallest tables first."""
+    """Everything known about a clique; the product has few axes as long as it can."""
     parts = [tables[factor].transpose(axes).reshape(shape) for factor, axes, shape in step.inputs]
     parts += [evidence[node].reshape(shape) for node, shape in step.nodes]
     parts += [messages[child].reshape(shape) for child, shape in step.children]
-    parts.sort(key=_size)
+    # of a large clique the tables of its last axes first: few products have the full size
+    parts.sort(key=_size if math.prod(step.shape) <= _MANY else _place)
     multiply = multiply or xp.multiply
     total = parts[0]
     for part in parts[1:]:
@@ -109,3 +110,8 @@ def product(step: CliqueStep, tables, evidence, messages, xp=np, multiply=None):
 
 def _size(array) -> int:
     return array.size
+
+
+def _place(array) -> tuple[int, int]:
+    first = next((axis for axis, number in enumerate(array.shape) if number > 1), array.ndim)
+    return -first, array.size
