@@ -308,9 +308,12 @@ def _read(plan, potentials: Potentials, logs, weights, messages, is_max: bool):
         belief, pick, norm = normalised(sums[group], 1, is_max)
         nodes, picks = nodes.at[group].set(belief), picks.at[group].set(pick)
         norms = norms.at[numbers].set(norm)
-    counts = jnp.ones(graph.num_nodes, dtype)
     rho = jnp.ones(graph.num_factors, dtype) if weights is None else weights
-    counts = counts.at[plan.incidence[0]].add(-rho[plan.incidence[1]])
+    if weights is None:  # in NumPy, as XLA would fold a scatter of constants for seconds
+        counts = 1 - np.bincount(plan.incidence[0], minlength=graph.num_nodes).astype(dtype)
+    else:
+        counts = jnp.ones(graph.num_nodes, dtype)
+        counts = counts.at[plan.incidence[0]].add(-rho[plan.incidence[1]])
     value = (counts * norms).sum()
     factors = factor_picks = jnp.ones(graph.num_entries, dtype)
     factors = factors.at[plan.unary[0]].set(nodes[plan.unary[1]])
