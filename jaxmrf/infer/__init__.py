@@ -1,4 +1,4 @@
-"""NumPyro kernels for random fields and infinite features: blocks for Gibbs, and their facade."""
+"""NumPyro kernels for random fields and infinite features, and exact sums over discrete sites."""
 
 from jaxmrf.infer._feature_sites import hierarchy_sites
 from jaxmrf.infer.auxiliary_variable import AuxiliaryVariable

@@ -144,7 +144,8 @@ class CompiledSites(NamedTuple):
 def _weighed(values, weight) -> jax.Array:
     if weight is None:
         return jnp.ravel(values)
-    return jnp.where(weight == 0, 0.0, jnp.where(weight == 0, 0.0, values) * weight).ravel()
+    # what a mask has taken out may be infinite; a weight that happens to be 0 keeps its derivative
+    return (jnp.where((weight == 0) & ~jnp.isfinite(values), 0.0, values) * weight).ravel()
 
 
 def compile_sites(

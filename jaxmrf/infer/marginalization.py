@@ -34,11 +34,14 @@ def marginalize(model, sites=None, *, max_memory: float = MAX_MEMORY) -> "Margin
     discrete site is a variable of a factor graph; found by tracing, which terms it enters, so that
     chains, trees, mixtures and narrow grids cost what their treewidth says, however the model is
     written (loops, plates, indexing, ``scan``). Sites that depend on the discrete ones stay, with
-    log-probability 0, as it is in the factor; deterministic sites that do are left out.
+    log-probability 0, as it is in the factor; deterministic sites that do are left out. Pointwise
+    log-likelihoods and predictions given data are those of the model itself at the draws of
+    ``sample_marginalized``.
 
     Args:
         model: The model.
-        sites: Names of the sites to sum out; by default all discrete latent sites.
+        sites: Names of the sites to sum out; by default all discrete latent sites. Name them where
+            data are discrete and the model is also run without data.
         max_memory: Largest table, in bytes of double precision.
 
     Raises:
@@ -53,7 +56,7 @@ def marginalize(model, sites=None, *, max_memory: float = MAX_MEMORY) -> "Margin
     ...         numpyro.sample("x", dist.Normal(mean[label], 1.0), obs=x)
     >>> data, values = jnp.array([0.0, 0.1, 3.0]), {"mean": jnp.array([0.0, 3.0])}
     >>> round(float(numpyro.infer.util.log_density(marginalize(model), (data,), {}, values)[0]), 3)
-    -11.15
+    -11.142
     """
     return MarginalizedModel(model, sites, max_memory)
 

@@ -215,3 +215,72 @@ def test_runs_see_every_configuration_of_every_scope(scopes, num_states, most_ru
         count = sum(sorted(other) == list(scope) for other in scopes)
         np.testing.assert_array_equal(tables[start : start + size], count * np.arange(1, size + 1))
     assert own.constants.tolist() == [e for e, scope in enumerate(scopes) if not scope]
+
+
+WEIGHTS = np.random.default_rng(0).integers(-1, 2, (4, 4)).astype(np.float32)
+ORDER = np.array([2, 0, 3, 3])
+
+
+def index(x):
+    return jnp.clip(x, 0, 3).astype(int)
+
+
+STEPS = [  # of a number 0..3 and two vectors of four
+    lambda r, a, b: a + b,
+    lambda r, a, b: a * b,
+    lambda r, a, b: -a[::-1],
+    lambda r, a, b: a * KEPT,
+    lambda r, a, b: jnp.where(KEPT, a, b),
+    lambda r, a, b: jnp.where(b > 0, a, b),
+    lambda r, a, b: WEIGHTS @ a,
+    lambda r, a, b: a[ORDER],
+    lambda r, a, b: a[index(b)],
+    lambda r, a, b: jnp.asarray(WEIGHTS)[index(a), index(b)],
+    lambda r, a, b: jnp.roll(a, r),
+    lambda r, a, b: jnp.cumsum(a),
+    lambda r, a, b: jnp.sort(a),
+    lambda r, a, b: a.reshape(2, 2).T.reshape(4),
+    lambda r, a, b: a.at[ORDER].add(b),
+    lambda r, a, b: a.at[index(b[0])].set(b[1]),
+    lambda r, a, b: lax.cond(b[r] > 0, lambda: a, lambda: b),
+    lambda r, a, b: lax.fori_loop(0, r + 1, lambda i, total: total.at[i].add(a[i]), b),
+    lambda r, a, b: lax.scan(lambda c, x: (c * 2 - x[0], c + x[1]), a[r], (a, b))[1],
+    lambda r, a, b: lax.while_loop(lambda c: c[0] < r, lambda c: (c[0] + 1, c[1] + b), (0, a))[1],
+    lambda r, a, b: lax.dynamic_slice(jnp.concatenate([a, b]), (index(b[0]),), (4,)),
+    lambda r, a, b: lax.dynamic_update_slice(a, b[:2], (r,)),
+    lambda r, a, b: lax.dynamic_update_slice(a, b[:2], (index(b[r]),)),
+    lambda r, a, b: jnp.pad(a, (1, 2))[r : r + 4],
+    lambda r, a, b: jnp.tril(jnp.outer(a, b))[r],
+    lambda r, a, b: jnp.repeat(a.reshape(2, 2).sum(r % 2), 2),
+    lambda r, a, b: jax.nn.one_hot(index(a), 4) @ b,
+    lambda r, a, b: jnp.convolve(a, b[:2], mode="same"),
+    lambda r, a, b: jnp.argmax(jnp.stack([a, b]), axis=0),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_scopes_hold_for_random_programs(seed):
+    rng = np.random.default_rng(seed)
+    table = np.array(list(itertools.product(range(2), repeat=4)), np.int32)
+    for _ in range(20):
+        length = rng.integers(1, 7)
+        program = [
+            (rng.integers(len(STEPS)), int(rng.integers(4)), *rng.integers(0, place + 1, 2))
+            for place in range(length)
+        ]
+
+        def function(z, x, program=program):
+            values = [z * x]
+            for step, number, first, second in program:
+                values.append(STEPS[step](number, values[first], values[second]) * 1.0)
+            return values[-1]
+
+        flat, facts = analyse(function)
+        found = scopes_of(facts, flat.jaxpr.outvars[0])
+        values = jax.jit(jax.vmap(lambda z, f=function: f(z, 1.0)))(table)
+        by_place = np.asarray(values).reshape(2, 2, 2, 2, 4)
+        for node in range(4):
+            changes = np.ptp(by_place, axis=node).reshape(8, 4).max(axis=0) > 1e-6
+            missed = [e for e in range(4) if changes[e] and node not in found[e]]
+            assert missed == [], (program, node)

@@ -78,6 +78,25 @@ def test_log_density_and_gradient_equal_the_sum_over_all_configurations(case):
     assert_same(summed_out(model)(values_of(case)), expected(values_of(case)))
 
 
+def test_gradient_is_right_where_a_weight_is_zero():
+    _, gradient = summed_out(CASES["grid_in_plates"].model)({"coupling": jnp.array(0.0)})
+    mean_spin = 2 * 0.4 - 1
+    np.testing.assert_allclose(gradient["coupling"], 12 * mean_spin**2, rtol=1e-5)
+
+
+def test_impossible_terms_under_a_mask_do_not_count():
+    def model():
+        offset = numpyro.sample("offset", dist.Normal(0.0, 1.0))
+        bits = numpyro.sample("bits", dist.Bernoulli(0.4).expand([3]).to_event(1))
+        terms = jnp.where(bits == 1, -jnp.inf, offset)
+        numpyro.factor("some", jnp.where(np.array([True, False, True]), terms, 0.0).sum())
+
+    found, gradient = summed_out(model)({"offset": jnp.array(0.5)})
+    expected = 2 * np.log(0.6) + 2 * 0.5 + dist.Normal(0.0, 1.0).log_prob(0.5)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(gradient["offset"], 2 - 0.5, rtol=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [name for name in CASES if CASES[name].is_enumerable])
 def test_log_density_and_gradient_equal_enumeration(case):
