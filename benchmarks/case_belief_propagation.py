@@ -149,6 +149,7 @@ def measure(size: str, name: str, workload: Workload) -> list[dict[str, Any]]:
         builders["PGMax"] = build_pgmax
     methods = {method: build(workload) for method, build in builders.items()}
     kinds = [(is_max, num) for is_max in (False, True) for num in (1, workload.num_iters)]
+    # of the first calls: ours is one program for any number of iterations
     compile_s, seconds, found, done = {}, {}, {}, {}
     for method, call in methods.items():
         for kind in kinds:
@@ -189,7 +190,7 @@ def measure(size: str, name: str, workload: Workload) -> list[dict[str, Any]]:
                 workload=name,
                 num_edges=workload.graph.num_edges,
                 num_iters=workload.num_iters,
-                compile_s=compile_s[method, all_in] - min(seconds[method, all_in]),
+                compile_s=max(compile_s[method, kind] for kind in kinds[:2]),
                 run_s=seconds[method, all_in],
                 quality=quality,
             )
