@@ -79,7 +79,7 @@ def solve(
     >>> from jaxmrf.models import Ising
     >>> beliefs = solve(Ising(jnp.full(4, 0.3), jnp.array([1.0, 0, 0, 0])), 2)
     >>> print(beliefs.nodes[:, 1].round(2))
-    [0.88 0.6  0.65 0.65]
+    [0.88 0.56 0.62 0.62]
     """
     caller = "bipartite_belief_propagation.solve"
     tables = model.tables()

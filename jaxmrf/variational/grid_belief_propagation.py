@@ -68,7 +68,7 @@ def solve(
     >>> from jaxmrf.models import Ising
     >>> beliefs = solve(Ising(jnp.full(4, 0.3), jnp.array([1.0, 0, 0, 0])), (2, 2))
     >>> print(beliefs.nodes[:, 1].round(2))
-    [0.88 0.65 0.65 0.6 ]
+    [0.88 0.62 0.62 0.56]
     """
     caller = "grid_belief_propagation.solve"
     shape = tuple(int(side) for side in shape)
