@@ -9,6 +9,9 @@ import numpyro.distributions as dist
 from numpyro import handlers
 from numpyro.contrib.control_flow import scan
 
+from jaxmrf.distributions import DiscreteFactorGraph, Ising
+from jaxmrf.graphs import Hypergraph, grid
+
 DATA = np.array([0.3, -1.2, 2.0, 0.4, -0.6], dtype=np.float32)
 MEANS = np.array([0.5, -1.0, 2.0], dtype=np.float32)
 ROWS = jnp.array([[0.5, 0.2, 0.3], [0.1, 0.8, 0.1], [0.25, 0.25, 0.5]])
@@ -173,6 +176,21 @@ def impossible_steps():
         numpyro.sample(f"x_{time}", dist.Normal(centers[state], 1.0), obs=value)
 
 
+def hidden_field():
+    coupling = numpyro.sample("coupling", dist.Normal(0.0, 1.0))
+    bits = numpyro.sample("bits", Ising(grid((2, 2)), coupling, 0.2))
+    numpyro.sample("x", dist.Normal(2.0 * bits, 1.0).to_event(1), obs=DATA[:4])
+
+
+def hidden_factor_graphs():
+    coupling = numpyro.sample("coupling", dist.Normal(0.0, 1.0))
+    structure = Hypergraph([2, 3, 2], [(0, 1), (1, 2)])
+    with numpyro.plate("items", 2):
+        field = DiscreteFactorGraph(structure, coupling * jnp.arange(12.0) % 5)
+        states = numpyro.sample("states", field)
+        numpyro.sample("x", dist.Normal(states.sum(-1), 1.0), obs=DATA[:2])
+
+
 CENTERS, TABLE = {"means": MEANS}, {"rows": ROWS}
 CASES = {
     "mixture": Case(mixture, {**CENTERS, "weights": ROWS[0]}),
@@ -191,5 +209,7 @@ CASES = {
     # NumPyro's enumeration takes the values 3..5 for 0..2 and finds minus infinity
     "other_supports": Case(other_supports, {"rate": 0.3}, is_enumerable=False),
     "masked_and_scaled": Case(masked_and_scaled, CENTERS),
+    "hidden_field": Case(hidden_field, {"coupling": 0.4}, is_enumerable=False),
+    "hidden_factor_graphs": Case(hidden_factor_graphs, {"coupling": 0.4}, is_enumerable=False),
     "impossible_steps": Case(impossible_steps, CENTERS),
 }

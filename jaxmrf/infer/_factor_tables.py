@@ -8,7 +8,8 @@ Reference: Obermeyer et al., "Tensor variable elimination for plated factor grap
 the same for sites that were enumerated.
 """
 
-from typing import Any, NamedTuple
+import copy
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,50 +17,22 @@ import numpy as np
 from jax.extend.core import Literal
 from numpyro import handlers
 
-from jaxmrf.distributions import base_distribution
+from jaxmrf.distributions import DiscreteFactorGraph, MarkovRandomField, map_base
 from jaxmrf.graphs import EliminationPlan, elimination_plan
 from jaxmrf.infer._dependence import Facts, propagate
+from jaxmrf.infer._discrete_sites import (
+    VALUE_ERRORS,
+    DiscreteSite,
+    discrete_sites,
+    is_subsampled,
+    owners,
+)
 from jaxmrf.infer._jaxprs import evaluate, flat_jaxpr
 from jaxmrf.infer._scopes import EMPTY, empty
 from jaxmrf.infer._terms import Layout, layout, split_terms
 from jaxmrf.models import FactorGraph
 
-__all__ = ["CompiledSites", "DiscreteSite", "compile_sites"]
-
-_VALUE_ERRORS = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerIntegerConversionError,
-    jax.errors.NonConcreteBooleanIndexError,
-)
-
-
-class DiscreteSite(NamedTuple):
-    """A site whose elements are variables of the factor graph.
-
-    Attributes:
-        name: Its name.
-        shape: Shape of its value.
-        dtype: Type of its value.
-        support: Values of one element.
-        start: Number of its first variable.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: Any
-    support: np.ndarray
-    start: int
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return int(np.prod(self.shape, dtype=int))
-
-    def values(self, states):
-        """Values from the states of all variables, which are on the last axis."""
-        own = jnp.asarray(states)[..., self.start : self.start + self.size]
-        return jnp.asarray(self.support, self.dtype)[own].reshape((*own.shape[:-1], *self.shape))
+__all__ = ["CompiledSites", "compile_sites"]
 
 
 class CompiledSites(NamedTuple):
@@ -166,7 +139,7 @@ def compile_sites(
             large.
     """
     sites, rest = _prototype(model, names, model_args, model_kwargs)
-    num_states = [len(site.support) for site in sites for _ in range(site.size)]
+    num_states = [number for site in sites for number in site.num_states]
     shapes = {site.name: jax.ShapeDtypeStruct(site.shape, site.dtype) for site in sites}
 
     def run(z, rest):
@@ -174,7 +147,7 @@ def compile_sites(
 
     with _clear_errors():
         flat, out = flat_jaxpr(run, shapes, rest)
-    inputs = [Facts(_own_scopes(site)) for site in sorted(sites)]
+    inputs = [Facts(site.scopes) for site in sorted(sites)]
     inputs += [Facts() for _ in jax.tree.leaves(rest)]
     try:
         facts = propagate(flat.jaxpr, flat.consts, inputs)
@@ -230,7 +203,7 @@ def _prototype(model, names, model_args, model_kwargs) -> tuple[tuple[DiscreteSi
 
     def run():
         trace = _trace(model, {}, model_args, model_kwargs)
-        found.append(_discrete_sites(trace, names))
+        found.append(discrete_sites(trace, names))
         inside = {site.name for site in found[0]}
         return {name: s["value"] for name, s in trace.items() if _is_rest(s) and name not in inside}
 
@@ -241,60 +214,18 @@ def _prototype(model, names, model_args, model_kwargs) -> tuple[tuple[DiscreteSi
 
 def _is_rest(site) -> bool:
     if site["type"] == "plate":
-        return _is_subsampled(site)
+        return is_subsampled(site)
     return site["type"] in ("param", "mutable") or (
         site["type"] == "sample" and not site["is_observed"]
     )
 
 
-def _is_subsampled(plate) -> bool:
-    return plate["args"][1] is not None and plate["args"][0] != plate["args"][1]
-
-
-def _discrete_sites(trace, names) -> list[DiscreteSite]:
-    latent = [n for n, s in trace.items() if s["type"] == "sample" and not s["is_observed"]]
-    discrete = [name for name in latent if trace[name]["fn"].support.is_discrete]
-    for name in names or ():
-        if name not in discrete:
-            raise ValueError(
-                f"marginalize: expected names of discrete latent sites, got {name!r}; the model "
-                f"has {', '.join(discrete[:8]) or 'none'}"
-            )
-    chosen = [name for name in discrete if names is None or name in names]
-    if not chosen:
-        raise ValueError(
-            "marginalize: expected a model with a discrete latent site, got one without; use the "
-            "model itself"
-        )
-    subsampled = {n for n, s in trace.items() if s["type"] == "plate" and _is_subsampled(s)}
-    found, start = [], 0
-    for name in chosen:
-        site = trace[name]
-        for frame in site["cond_indep_stack"]:
-            if frame.name in subsampled:
-                raise ValueError(
-                    f"marginalize: expected site {name!r} outside of subsampled plates, got it in "
-                    f"{frame.name!r}, which raises its probability to a power; use the whole plate"
-                )
-        shape, dtype = jnp.shape(site["value"]), jnp.result_type(site["value"])
-        found.append(DiscreteSite(name, shape, dtype, _support(name, site["fn"]), start))
-        start += found[-1].size
-    return found
-
-
-def _support(name: str, fn) -> np.ndarray:
-    base = base_distribution(fn)
-    reason = f"{type(base).__name__} with event shape {base.event_shape}"
-    if base.has_enumerate_support and not base.event_shape:
-        try:
-            with jax.ensure_compile_time_eval():
-                return np.asarray(base.enumerate_support(expand=False)).ravel()
-        except (NotImplementedError, *_VALUE_ERRORS) as error:
-            reason = f"{type(base).__name__} ({str(error).splitlines()[0]})"
-    raise ValueError(
-        f"marginalize: expected site {name!r} to list its values by enumerate_support, got "
-        f"{reason}; leave it out of sites, or bound it and write it as a Categorical"
-    )
+def _unvalidated(fn):
+    """A field that does not ask whether its value, all elements at once, is in its support."""
+    if isinstance(fn, MarkovRandomField | DiscreteFactorGraph):
+        fn = copy.copy(fn)
+        fn._validate_args = False
+    return fn
 
 
 def _quantities(trace, rest: set[str]) -> dict:
@@ -305,20 +236,14 @@ def _quantities(trace, rest: set[str]) -> dict:
             deterministic[name] = site["value"]
         if site["type"] != "sample":
             continue
-        log_prob = site["fn"].log_prob(site["value"])
+        fn = site["fn"] if site["is_observed"] else map_base(site["fn"], _unvalidated)
+        log_prob = fn.log_prob(site["value"])
         log_prob = log_prob if site["scale"] is None else site["scale"] * log_prob
         log_probs[name] = jnp.asarray(log_prob, jnp.result_type(log_prob, float))
         if name in rest:
             leaves = jax.tree.leaves(site["fn"].support)
             supports[name] = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
     return {"log_probs": log_probs, "supports": supports, "deterministic": deterministic}
-
-
-def _own_scopes(site: DiscreteSite) -> np.ndarray:
-    found = np.empty(site.size, object)
-    for element in range(site.size):
-        found[element] = frozenset((site.start + element,))
-    return found.reshape(site.shape)
 
 
 def _is_atom(atom) -> bool:
@@ -337,18 +262,9 @@ def _check_supports(supports, facts, sites) -> None:
             if nodes := _scopes(facts, atom):
                 raise ValueError(
                     f"marginalize: expected supports that no discrete site changes, got that of "
-                    f"{name!r}, which depends on {_owners(sites, nodes)}; write the site as a "
+                    f"{name!r}, which depends on {owners(sites, nodes)}; write the site as a "
                     "transformation of one with a fixed support"
                 )
-
-
-def _owners(sites, nodes) -> str:
-    counts = {
-        site.name: len([n for n in nodes if site.start <= n < site.start + site.size])
-        for site in sites
-    }
-    parts = [f"{count} of {name!r}" for name, count in counts.items() if count]
-    return ", ".join(parts[:8]) + (f" and {len(parts) - 8} sites more" if len(parts) > 8 else "")
 
 
 def _checked_layout(terms, facts, log_probs, sites, num_states, max_memory) -> Layout:
@@ -363,7 +279,7 @@ def _checked_layout(terms, facts, log_probs, sites, num_states, max_memory) -> L
             where = f"site {owner[atom]!r}" if atom in owner else "a sum of the model"
             raise ValueError(
                 f"marginalize: expected every log-probability to depend on few discrete elements, "
-                f"got one of {where} that depends on {len(widest)} ({_owners(sites, widest)}; "
+                f"got one of {where} that depends on {len(widest)} ({owners(sites, widest)}; "
                 f"2^{bits:.1f} configurations); write its terms apart, in a plate or as the array "
                 "of a numpyro.factor, or raise max_memory"
             )
@@ -386,7 +302,7 @@ class _clear_errors:
         return self
 
     def __exit__(self, kind, error, traceback):
-        if kind is not None and issubclass(kind, _VALUE_ERRORS):
+        if kind is not None and issubclass(kind, VALUE_ERRORS):
             raise ValueError(
                 "marginalize: expected control flow and shapes that do not depend on the value of "
                 f"a latent site, got {str(error).splitlines()[0]} use jnp.where, "

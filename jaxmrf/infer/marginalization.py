@@ -33,10 +33,11 @@ def marginalize(model, sites=None, *, max_memory: float = MAX_MEMORY) -> "Margin
     What is left is an ordinary NumPyro model with one ``numpyro.factor`` more. Every element of a
     discrete site is a variable of a factor graph; found by tracing, which terms it enters, so that
     chains, trees, mixtures and narrow grids cost what their treewidth says, however the model is
-    written (loops, plates, indexing, ``scan``). Sites that depend on the discrete ones stay, with
-    log-probability 0, as it is in the factor; deterministic sites that do are left out. Pointwise
-    log-likelihoods and predictions given data are those of the model itself at the draws of
-    ``sample_marginalized``.
+    written (loops, plates, indexing, ``scan``). Latent random fields and factor graphs of
+    ``jaxmrf.distributions`` are taken apart as well. Sites that depend on the discrete ones stay,
+    with log-probability 0, as it is in the factor; deterministic sites that do are left out.
+    Pointwise log-likelihoods and predictions given data are those of the model itself at the draws
+    of ``sample_marginalized``.
 
     Args:
         model: The model.
@@ -135,21 +136,23 @@ def marginals(
         model_kwargs: Its keyword arguments.
 
     Returns:
-        For every site, the leading axis, the axes of its value, and one axis of its values.
+        For every site, the leading axis, the axes of its value, and one axis of its values (with
+        probability 0 where an element has fewer).
 
     Raises:
         ValueError: As for ``sample_marginalized``.
     """
 
     def solve(_, compiled, factor_graph):
-        nodes = junction_tree.solve(factor_graph, compiled.plan).nodes
+        flat = junction_tree.solve(factor_graph, compiled.plan).nodes.flat
         starts = compiled.layout.hypergraph.node_starts
         found = {}
         for site in compiled.sites:
-            count = len(site.support)
-            start = int(starts[site.start]) if site.size else 0
-            own = nodes.flat[start : start + site.size * count]
-            found[site.name] = own.reshape((*site.shape, count))
+            states, counts = np.arange(len(site.support)), np.array(site.num_states, int)[:, None]
+            own = starts[site.start : site.start + site.size][:, None]
+            places = own + np.minimum(states, counts - 1)
+            probs = jnp.where(states < counts, flat[places], 0)
+            found[site.name] = probs.reshape((*site.shape, len(states)))
         return found
 
     key = jax.random.key(0)  # not used

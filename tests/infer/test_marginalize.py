@@ -10,17 +10,28 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
-from marginal_models import CASES, DATA, MEANS, ROWS, latent_values, mixture, mixture_in_two_plates
+from marginal_models import (
+    CASES,
+    DATA,
+    MEANS,
+    ROWS,
+    latent_values,
+    mixture,
+    mixture_in_two_plates,
+)
 from numpyro import handlers
 from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
 from numpyro.infer.util import log_density
 
+from jaxmrf.distributions import Ising
+from jaxmrf.graphs import grid
 from jaxmrf.infer import marginalize, marginals, sample_marginalized
 from jaxmrf.testing.statistics import chi_square_p_value
 
 FAST = {
     "grid_in_plates",
+    "hidden_factor_graphs",
     "impossible_steps",
     "latent_values",
     "scanned_hidden_markov",
@@ -40,7 +51,7 @@ def values_of(case):
 def configurations(model, *args):
     """All values of all discrete sites, on a leading axis."""
     compiled = marginalize(model).compile(*args)
-    supports = [site.support for site in compiled.sites for _ in range(site.size)]
+    supports = [site.support[:number] for site in compiled.sites for number in site.num_states]
     table = np.array(list(itertools.product(*supports)))
     return {
         site.name: table[:, site.start : site.start + site.size]
@@ -155,6 +166,16 @@ def test_structure_is_that_of_the_model():
     assert set(compiled.layout.hypergraph.scopes) == expected
     assert compiled.plan.treewidth == 1 and len(compiled.layout.states) == 9
     assert compiled.moved == {"kind", "label", "x"} and compiled.rest == ("means",)
+
+
+def test_latent_field_is_taken_apart_into_its_edges():
+    def model():
+        bits = numpyro.sample("bits", Ising(grid((3, 3)), 0.3, 0.1))
+        numpyro.sample("x", dist.Normal(bits, 1.0).to_event(1), obs=np.zeros(9, np.float32))
+
+    edges = {tuple(edge) for edge in grid((3, 3)).edges.tolist()}
+    found = set(marginalize(model).compile().layout.hypergraph.scopes)
+    assert found == edges | {(node,) for node in range(9)}
 
 
 def test_trace_has_no_discrete_sites_and_their_dependants_have_no_density():
