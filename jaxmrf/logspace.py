@@ -17,6 +17,7 @@ __all__ = [
     "draw_log_gamma",
     "log1mexp",
     "log_softmax_relative",
+    "log_sum",
 ]
 
 
@@ -26,6 +27,21 @@ def log1mexp(log_prob: Float[Array, "*rest"]) -> Float[Array, "*rest"]:
     # each branch sees a harmless argument where the other is taken, or gradients would be NaN
     large = jnp.log(-jnp.expm1(jnp.where(is_large, log_prob, -1)))
     return jnp.where(is_large, large, jnp.log1p(-jnp.exp(jnp.where(is_large, -1, log_prob))))
+
+
+def log_sum(logs: Float[Array, "*rest"], axis: int) -> Float[Array, "*left"]:
+    """Log of the sum of exponentials along an axis; no NaN in derivatives where all are zero.
+
+    Args:
+        logs: Logs of the terms; minus infinity is a term of zero.
+        axis: Axis to sum.
+    """
+    top = jax.lax.stop_gradient(logs.max(axis=axis, keepdims=True))
+    top = jnp.where(top == -jnp.inf, 0, top)
+    total = jnp.exp(logs - top).sum(axis=axis)
+    is_possible = total > 0
+    total = jnp.log(jnp.where(is_possible, total, 1)) + top.squeeze(axis)
+    return jnp.where(is_possible, total, -jnp.inf)
 
 
 def log_softmax_relative(

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jaxmrf.exact.draws import MAX_CELLS
 from jaxmrf.graphs import EliminationPlan, Hypergraph, elimination_plan
 from jaxmrf.graphs.gather import split_plan
+from jaxmrf.logspace import log_sum
 from jaxmrf.types import Array
 
 __all__ = ["BOOLEAN", "COUNTING", "MAX_PRODUCT", "SUM_PRODUCT", "Semiring", "eliminate"]
@@ -38,17 +39,7 @@ class Semiring(NamedTuple):
     one: float
 
 
-def _log_add(logs: Array, axis: int) -> Array:
-    """Log of a sum, without NaN in the derivative where all terms are zero."""
-    top = jax.lax.stop_gradient(logs.max(axis=axis, keepdims=True))
-    top = jnp.where(top == -jnp.inf, 0, top)
-    total = jnp.exp(logs - top).sum(axis=axis)
-    is_possible = total > 0
-    total = jnp.log(jnp.where(is_possible, total, 1)) + top.squeeze(axis)
-    return jnp.where(is_possible, total, -jnp.inf)
-
-
-SUM_PRODUCT = Semiring(_log_add, jnp.sum, -jnp.inf, 0.0)
+SUM_PRODUCT = Semiring(log_sum, jnp.sum, -jnp.inf, 0.0)
 """Sums and products of the logs' exponentials: log Z from log tables."""
 
 MAX_PRODUCT = Semiring(jnp.max, jnp.sum, -jnp.inf, 0.0)

@@ -4,21 +4,20 @@ r"""Exact log Z and all marginals of a factor graph, compiled: one pass up the t
           \frac{\partial^2 \log Z}{\partial \theta_f\, \partial \theta_g} = \mathrm{Cov}
 
 Small buckets are gathers in log space in one scanned body, so that compilation does not grow with
-the model; the few large ones are products of tables in linear space, each message divided by its
-largest entry. The pass down gives all derivatives of log Z at once. Reference: Darwiche, "A
-differential approach to inference in Bayesian networks", JACM 50 (2003).
+the model; the few large ones are products of two tables at a time. The pass down gives all
+derivatives of log Z at once. Reference: Darwiche, "A differential approach to inference in Bayesian
+networks", JACM 50 (2003).
 """
 
-import math
 from functools import partial
-from itertools import combinations
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmrf.graphs import EliminationPlan, Hypergraph, elimination_plan, junction_tree
-from jaxmrf.graphs.gather import MERGE_BELOW, GatherPlan, split_plan
+from jaxmrf.exact._contraction import contract_all
+from jaxmrf.graphs import EliminationPlan, Hypergraph, elimination_plan
+from jaxmrf.graphs.gather import GatherPlan, split_plan
 from jaxmrf.models import Beliefs, FactorGraph, Tables
 from jaxmrf.types import Array, ArrayLike, Float
 
@@ -135,7 +134,7 @@ def _log_z(plan: EliminationPlan, log_tables: Array, log_evidence: Array) -> Arr
     buffer, _ = gather_up(split.gather, log_tables, log_evidence)
     total = buffer[split.gather.roots].sum()
     if split.rest.order:
-        total += _dense_log_z(split.rest, buffer[split.tables])
+        total += contract_all(split.rest, buffer[split.tables])
     return total
 
 
@@ -156,7 +155,7 @@ def _solve_plain(plan: EliminationPlan, log_tables, log_evidence) -> tuple[Array
     adjoint = jnp.zeros_like(buffer)
     total = buffer[split.gather.roots].sum(axis=0)
     if split.rest.order:
-        dense = jax.value_and_grad(partial(_dense_log_z, split.rest))
+        dense = jax.value_and_grad(partial(contract_all, split.rest))
         if buffer.ndim == 2:
             dense = jax.vmap(dense, in_axes=1, out_axes=(0, 1))
         value, factors = dense(buffer[split.tables])
@@ -229,116 +228,3 @@ def _gather_down(gather: GatherPlan, shares: Array, adjoint: Array) -> Array:
 def _row_places(gather: GatherPlan) -> np.ndarray:
     num_steps, num_rows = gather.index.shape[:2]
     return gather.start + num_rows * np.arange(num_steps)
-
-
-def _dense_log_z(plan: EliminationPlan, log_tables: Array) -> Array:
-    """Log Z of a model of large cliques by pairwise contractions, in linear space."""
-    graph = plan.hypergraph
-    tables, total = _linear(log_tables, graph)
-    cliques = junction_tree(plan, MERGE_BELOW)
-    messages = [None] * len(cliques)
-    for place, clique in enumerate(cliques):
-        inputs = [(tables[factor], graph.scopes[factor]) for factor in clique.factors]
-        inputs += [messages[child] for child in clique.children]
-        message, scope, scale = _contract(inputs, set(clique.separator), graph.num_states)
-        total += scale
-        if clique.parent < 0:
-            (mass,) = message
-            total += jnp.where(mass > 0, jnp.log(jnp.where(mass > 0, mass, 1)), -jnp.inf)
-        messages[place] = message, scope
-    return total
-
-
-def _contract(inputs: list, kept: set, num_states) -> tuple[Array, tuple[int, ...], Array]:
-    """The product of all tables summed over what is not kept, two tables at a time.
-
-    The largest entry of every product is made 1, and the log of its scale given with the result:
-    that of many tables would be too small for single precision.
-    """
-    scale = jnp.zeros((), inputs[0][0].dtype)
-    size = lambda scope: math.prod(num_states[node] for node in scope)  # noqa: E731
-    while len(inputs) > 1:
-        options = []
-        for first, second in combinations(range(len(inputs)), 2):
-            others = [
-                scope for place, (_, scope) in enumerate(inputs) if place not in (first, second)
-            ]
-            needed = kept.union(*others)
-            both = dict.fromkeys(inputs[first][1] + inputs[second][1])
-            gain = size(inputs[first][1]) + size(inputs[second][1])
-            after = size(node for node in both if node in needed)
-            options.append((after - gain, size(both), first, second, needed))
-        _, _, first, second, needed = min(options, key=lambda option: option[:4])
-        right, left = inputs.pop(second), inputs.pop(first)
-        table, scope = _multiply(left, right, needed, size)
-        table, log_top = _scaled(table)
-        scale += log_top
-        inputs.append((table, scope))
-    ((table, scope),) = inputs
-    free = [node for node in scope if node in kept]
-    summed = [node for node in scope if node not in kept]
-    if summed:
-        table, log_top = _scaled(_arrange(table, scope, (free, summed), size).sum(axis=1))
-        scale += log_top
-    return table, tuple(free), scale
-
-
-def _scaled(table: Array) -> tuple[Array, Array]:
-    """A table divided by its largest entry, unless all are zero, and the log of that."""
-    top = jax.lax.stop_gradient(table.max())
-    top = jnp.where(top > 0, top, 1)
-    return table / top, jnp.log(top)
-
-
-def _multiply(left: tuple, right: tuple, needed: set, size) -> tuple[Array, tuple[int, ...]]:
-    """Product of two flat tables, summed over what is in both and not needed any more.
-
-    Variables that go the same way are one axis: axes by the dozen are slow to compile and to run.
-    """
-    if size(left[1]) < size(right[1]):
-        left, right = right, left
-    (first, first_scope), (second, second_scope) = left, right
-    is_shared = set(first_scope) & set(second_scope)
-    batch = [node for node in first_scope if node in is_shared and node in needed]
-    summed = [node for node in first_scope if node in is_shared and node not in needed]
-    own = [node for node in first_scope if node not in is_shared]
-    other = [node for node in second_scope if node not in is_shared]
-    first = _arrange(first, first_scope, (batch, own, summed), size)
-    second = _arrange(second, second_scope, (batch, other, summed), size)
-    # accelerators round the factors of matrix products unless told otherwise
-    product = jnp.einsum("bic,bjc->bij", first, second, precision="highest")
-    return product.ravel(), (*batch, *own, *other)
-
-
-def _arrange(table: Array, scope, groups, size) -> Array:
-    """The flat table with one axis for each group of variables."""
-    place = {node: number for number, node in enumerate(scope)}
-    order = [node for group in groups for node in group]
-    starts = {
-        node
-        for number, node in enumerate(order)
-        if number == 0 or place[node] != place[order[number - 1]] + 1
-    }
-    runs: list[list[int]] = []  # variables that stay side by side, as they lie now
-    for node in scope:
-        if node in starts:
-            runs.append([])
-        runs[-1].append(node)
-    number = {run[0]: position for position, run in enumerate(runs)}
-    axes = [number[node] for node in order if node in starts]
-    table = table.reshape([size(run) for run in runs]).transpose(axes)
-    return table.reshape([size(group) for group in groups])
-
-
-def _linear(logs: Array, graph: Hypergraph) -> tuple[list, Array]:
-    """Tables with largest entry 1, and the sum of the logs of what they were divided by."""
-    tables, scale = [None] * graph.num_factors, jnp.zeros((), logs.dtype)
-    for stack in graph.stacks:
-        part = logs[stack.start : stack.stop].reshape((len(stack.factors), -1))
-        top = jax.lax.stop_gradient(part.max(axis=1, keepdims=True))
-        top = jnp.where(top == -jnp.inf, 0, top)
-        scale += top.sum()
-        part = jnp.exp(part - top)
-        for row, factor in enumerate(stack.factors):
-            tables[factor] = part[row]
-    return tables, scale

@@ -256,3 +256,22 @@ def test_plan_of_another_model_is_refused():
     for name, call in calls.items():
         with pytest.raises(ValueError, match=rf"{name}: expected a plan of .*num_nodes=6.*; pass"):
             call()
+
+
+@pytest.mark.parametrize("strength", [30.0, 300.0])
+def test_strong_potentials_in_single_precision_equal_brute_force(monkeypatch, strength):
+    """Contracted cliques hold logs there: no product is too small, no derivative is NaN."""
+    split_at(monkeypatch, 0)
+    hypergraph = Hypergraph([2] * 5, list(itertools.combinations(range(5), 2)))
+    plan = elimination_plan(hypergraph)
+    rows = jnp.zeros(hypergraph.num_node_entries)
+    solve = jax.jit(partial(junction_tree._solve_plain, plan))
+    second = jax.jit(jax.hessian(lambda tables: junction_tree._log_z(plan, tables, rows)))
+    for seed in range(5):
+        tables = strength * np.random.default_rng(seed).normal(size=hypergraph.num_entries)
+        graph = FactorGraph(tables, np.zeros(10), hypergraph)
+        log_z, nodes, _ = solve(tables.astype(np.float32), rows)
+        expected, marginals, _ = exact(graph)
+        assert log_z == pytest.approx(expected, rel=1e-5)
+        np.testing.assert_allclose(nodes, marginals, atol=2e-3)  # of sums with errors of 1e-4
+        assert np.isfinite(second(tables.astype(np.float32))).all()
