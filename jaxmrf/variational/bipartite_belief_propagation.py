@@ -20,6 +20,13 @@ from jaxmrf.models import Beliefs, PairwiseModel
 from jaxmrf.types import Array, ArrayLike, Float
 from jaxmrf.variational._fixed_point import Stopping, fixed_point, stopping, value_with_gradient
 from jaxmrf.variational._messages import normalised
+from jaxmrf.variational._two_states import (
+    change_of_odds,
+    prepare,
+    send_max,
+    send_sum,
+    spin_parts,
+)
 from jaxmrf.variational.belief_propagation import check_damping, mutual_information
 
 __all__ = ["solve"]
@@ -105,22 +112,19 @@ def _solve(tables, weights, rule: Stopping, num_first: int, is_max: bool, dampin
     dtype = tables.node_tables.dtype
     edges = jnp.moveaxis(tables.edge_tables, 0, -1).reshape(2, 2, *shape)
     spins = jnp.array([-1.0, 1.0], dtype)
-    (off_off, off_on), (on_off, on_on) = edges
-    to_first = (on_off + on_on - off_off - off_on) / 4
-    to_second = (off_on + on_on - off_off - on_off) / 4
-    couplings = (off_off + on_on - off_on - on_off) / 4
+    couplings, to_first, to_second = spin_parts(edges)
     fields = (tables.node_tables @ spins) / 2
     rho = jnp.ones(shape, dtype)
     if weights is not None:
         rho = jnp.asarray(weights, dtype).reshape(shape)
     couplings = couplings / rho
     machine = _Machine(
-        couplings=couplings if is_max else _scale(couplings),
+        couplings=prepare(couplings, is_max),
         first=fields[:num_first] + to_first.sum(axis=1),
         second=fields[num_first:] + to_second.sum(axis=0),
         weights=None if weights is None else rho,
     )
-    send = _send_max if is_max else _send_sum
+    send = send_max if is_max else send_sum
     step = partial(_update, send)
     start = _Messages(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
     end = fixed_point(partial(_flood, step, damping), step, rule, machine, start)
@@ -170,35 +174,11 @@ def _update(send: Callable, machine: _Machine, messages: _Messages) -> _Messages
     )
 
 
-def _scale(couplings: Array) -> Array:
-    limit = 80 if couplings.dtype.itemsize == 4 else 700
-    return jnp.exp(jnp.clip(2 * couplings, -limit, limit))
-
-
-def _send_sum(scale: Array, odds: Array) -> Array:
-    """Log odds sent along an edge, from those of its other end; odd in them, so none overflow."""
-    is_positive = odds >= 0
-    small = jnp.exp(-jnp.where(is_positive, odds, -odds))
-    sent = jnp.log((scale + small) / (1 + scale * small))
-    return jnp.where(is_positive, sent, -sent)
-
-
-def _send_max(couplings: Array, odds: Array) -> Array:
-    return jnp.abs(couplings + odds / 2) - jnp.abs(couplings - odds / 2)
-
-
 def _flood(step: Callable, damping: float, machine: _Machine, messages: _Messages):
     new = step(machine, messages)
     pairs = zip(new, messages, strict=True)
-    changes = [_change(own, old) for own, old in pairs]
+    changes = [change_of_odds(own, old) for own, old in pairs]
     residual = jnp.maximum(*changes).max(axis=0).max()
     if damping:
         new = jax.tree.map(lambda own, old: own + damping * (old - own), new, messages)
     return new, residual
-
-
-def _change(new: Array, old: Array) -> Array:
-    """Bounds on the changes of messages whose largest entry is 1, from their log odds."""
-    is_same_side = new * old > 0
-    top = jnp.where(is_same_side, jnp.minimum(jnp.abs(new), jnp.abs(old)), 0)
-    return jnp.abs(new - old) / (1 + top + top * top / 2)

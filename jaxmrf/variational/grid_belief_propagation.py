@@ -7,7 +7,7 @@ without a gather: several times as fast. States come first in memory, so that ev
 operation is one along the pictures.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from typing import NamedTuple
 
@@ -19,6 +19,13 @@ from jaxmrf.models import Beliefs, PairwiseModel
 from jaxmrf.types import Array, ArrayLike, Float
 from jaxmrf.variational._fixed_point import Stopping, fixed_point, stopping, value_with_gradient
 from jaxmrf.variational._messages import Kernel, change, kernel_of, largest, normalised, send
+from jaxmrf.variational._two_states import (
+    change_of_odds,
+    prepare,
+    send_max,
+    send_sum,
+    spin_parts,
+)
 from jaxmrf.variational.belief_propagation import check_damping, mutual_information
 
 __all__ = ["solve"]
@@ -102,14 +109,19 @@ def _solve(tables, weights, rule: Stopping, shape, is_max, kernel: Kernel, dampi
         evidence=tables.node_tables.T.reshape(num_states, *shape),
         weights=None if weights is None else ends,
     )
-    start = [(jnp.zeros((num_states, *shape), dtype),) * 2 for _ in axes]
-    step = partial(_update, shape, kernel)
-    end = fixed_point(partial(_flood, step, damping), step, rule, picture, start)
-    sums = _incoming(picture, end.messages)
+    if num_states == 2 and kernel is not kernel_of(is_max=False, is_log_domain=True):
+        end, messages = _binary(shape, rule, is_max, damping, picture, logs)
+    else:
+        start = [(jnp.zeros((num_states, *shape), dtype),) * 2 for _ in axes]
+        step = partial(_update, partial(send, kernel=kernel), shape)
+        measure = partial(_largest_change, change)
+        end = fixed_point(partial(_flood, step, measure, damping), step, rule, picture, start)
+        messages = end.messages
+    sums = _incoming(picture, messages)
     nodes, picks, norms = normalised(sums, 1, is_max)
     value = ((1 - sum(sum(pair) for pair in ends)) * norms).sum()
     factors, factor_picks, mutual = [], [], []
-    pairs = _cavities(shape, sums, end.messages)
+    pairs = _cavities(shape, sums, messages)
     for table, rho, (first, second) in zip(logs, rhos, pairs, strict=True):
         belief, pick, norm = normalised(table + first[:, None] + second, 2, is_max)
         value += (rho * norm).sum()
@@ -167,19 +179,47 @@ def _incoming(picture: _Picture, messages: list[Pair]) -> Array:
 def _cavities(shape, sums: Array, messages: list[Pair]) -> list[Pair]:
     """For both ends of all edges along each axis the log belief without the edge's message."""
     return [
-        tuple((sums - pair[place])[:, *_end(shape, axis, place)] for place in (0, 1))
+        tuple((sums - pair[place])[(..., *_end(shape, axis, place))] for place in (0, 1))
         for axis, pair in enumerate(messages)
     ]
 
 
-def _update(shape, kernel: Kernel, picture: _Picture, messages: list[Pair]) -> list[Pair]:
+def _update(send: Callable, shape, picture: _Picture, messages: list[Pair]) -> list[Pair]:
     """All messages computed anew from all messages."""
     new = []
     cavities = _cavities(shape, _incoming(picture, messages), messages)
     for axis, (table, pair) in enumerate(zip(picture.tables, cavities, strict=True)):
-        sent = send(table, pair, kernel)
+        sent = send(table, pair)
         new.append(tuple(_padded(shape, axis, place, sent[place]) for place in (0, 1)))
     return new
+
+
+def _binary(shape, rule: Stopping, is_max: bool, damping: float, picture: _Picture, logs):
+    """The fixed point of two states, one number per message, and its messages in both states."""
+    parts = [spin_parts(table) for table in logs]
+    shifts = [  # what the tables say to each end whatever the other is
+        tuple(2 * _padded(shape, axis, place, fields[place]) for place in (0, 1))
+        for axis, (_, *fields) in enumerate(parts)
+    ]
+    odds = picture._replace(evidence=picture.evidence[1] - picture.evidence[0])
+    odds = _Picture(
+        tables=[prepare(coupling, is_max) for coupling, *_ in parts],
+        evidence=_incoming(odds, shifts),
+        weights=picture.weights,
+    )
+    along = send_max if is_max else send_sum
+    step = partial(
+        _update, lambda table, pair: (along(table, pair[1]), along(table, pair[0])), shape
+    )
+    start = [(jnp.zeros(shape, odds.evidence.dtype),) * 2 for _ in shape]
+    measure = partial(jax.tree.map, change_of_odds)
+    end = fixed_point(partial(_flood, step, measure, damping), step, rule, odds, start)
+
+    def both(message, shift):
+        odds = message + shift
+        return jnp.stack([-odds, odds]) / 2
+
+    return end, jax.tree.map(both, end.messages, shifts)
 
 
 def _padded(shape, axis: int, place: int, edges: Array) -> Array:
@@ -189,9 +229,13 @@ def _padded(shape, axis: int, place: int, edges: Array) -> Array:
     return jnp.pad(edges, widths)
 
 
-def _flood(step, damping: float, picture: _Picture, messages: list[Pair]):
+def _largest_change(change: Callable, new: list[Pair], old: list[Pair]) -> list[Pair]:
+    return jax.tree.map(lambda own, before: largest(change(own, before), (0,))[0], new, old)
+
+
+def _flood(step, measure: Callable, damping: float, picture: _Picture, messages: list[Pair]):
     new = step(picture, messages)
-    changes = jax.tree.map(lambda own, old: largest(change(own, old), (0,))[0], new, messages)
+    changes = measure(new, messages)
     residual = reduce(jnp.maximum, jax.tree.leaves(changes)).max(axis=0).max()
     if damping:
         new = jax.tree.map(lambda own, old: own + damping * (old - own), new, messages)
