@@ -42,7 +42,7 @@ LARGE = (
 INSTANCES = {"small": ("asia", "alarm"), "full": NETWORKS + GRIDS + LARGE}
 BATCHES = {"small": ("alarm",), "full": ("alarm", "win95pts", "hailfinder")}
 NUM_SETTINGS = {"small": 100, "full": 1000}
-PATIENCE = 60.0  # seconds for one query of the peer
+PATIENCE = 30.0  # seconds for one query of the peer
 
 
 def run(size: str, out: Path) -> list[dict[str, Any]]:
@@ -161,7 +161,7 @@ def ask_peer(*arguments: str) -> dict[str, Any] | None:
     if find_spec("pyagrum") is None:
         return None
     command = [sys.executable, "-m", "benchmarks.case_exact", *arguments]
-    limit = PATIENCE * (3 if arguments[0] == "query" else 10)
+    limit = PATIENCE * (2 if arguments[0] == "query" else 10)
     try:
         child = subprocess.run(
             command, cwd=rows.ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=limit
@@ -172,7 +172,7 @@ def ask_peer(*arguments: str) -> dict[str, Any] | None:
 
 
 def peer_query(name: str) -> None:
-    """Prints the seconds of fresh queries of pyAgrum, at most a minute of them."""
+    """Prints the seconds of fresh queries of pyAgrum, at most half a minute of them."""
     model, evidence, _ = load(name)
     network, engines = peer_network(name, model)
     seconds = []
