@@ -1,5 +1,6 @@
 """What every test shares: fixed seeds, a compilation cache, a 64-bit switch and the shared data."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -48,3 +49,16 @@ def shared_data() -> Path:
     if not path.is_dir():
         pytest.skip("needs the data folder ../shared/data beside the repository")
     return path
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_memory_maps():
+    """Forget compiled programs before there are too many of them.
+
+    Each holds several memory maps, of which Linux allows a process 65,530; beyond, jaxlib crashes.
+    """
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > 25_000:
+        jax.clear_caches()
+        gc.collect()

@@ -106,6 +106,7 @@ def test_peers_weigh_unseen_features_as_the_package(states):
         np.testing.assert_allclose(change, expected_more - found, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_peers_give_lower_features_the_odds_of_the_package(states):
     for state, peer in states:
         lower, likelihood = state.layers[1], state.likelihood

@@ -102,6 +102,7 @@ def test_log_beta_draws_follow_the_beta_law(key, on, off):
     np.testing.assert_allclose(np.exp(log_p) + np.exp(log_q), 1, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_log_beta_draws_of_tiny_parameters_stay_finite(key):
     log_p, log_q = draw_log_beta(key, jnp.full(1000, 1e-12), jnp.ones(1000))
     assert np.isfinite(log_p).all()

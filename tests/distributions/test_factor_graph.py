@@ -101,6 +101,7 @@ def model(data=None):
         numpyro.sample("x", DiscreteFactorGraph(structure, jnp.tile(agree, 2)), obs=data)
 
 
+@pytest.mark.slow
 def test_model_predicts_and_scores(key):
     drawn = Predictive(model, num_samples=3)(key)["x"]
     assert drawn.shape == (3, 5, 3) and drawn.dtype == jnp.int32

@@ -43,12 +43,14 @@ def test_sticks_come_in_random_order(key):
     assert stats.chisquare(largest).pvalue > 1e-4
 
 
+@pytest.mark.slow
 def test_underflowing_sticks_are_given_the_smallest_value(key):
     prior = IndianBuffetProcess(0.05, capacity=8)
     draws = prior.sample(key, (50,))
     assert draws.min() == jnp.exp(jnp.float32(-64.0)) and jnp.isfinite(prior.log_prob(draws)).all()
 
 
+@pytest.mark.slow
 def test_weights_have_the_density_of_betas(key):
     sticks = np.array([0.3, 1e-6], np.float32)
     prior = NoisyOrWeights(sticks, 3, 0.7, 1.0)
@@ -61,6 +63,7 @@ def test_weights_have_the_density_of_betas(key):
     assert stats.kstest(draws[:, 1, 0], law.cdf).pvalue > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "build",
     [
@@ -162,6 +165,7 @@ def model_density(layers):
     return log_density(two_layers, (COUNTS * 0,), {}, values)[0]
 
 
+@pytest.mark.slow
 def test_written_model_is_the_infinite_one():
     """An upper one more changes the model's density as it changes that of infinitely many features.
 
@@ -199,6 +203,7 @@ def test_written_model_is_the_infinite_one():
     assert abs(joint_on - joint_off) > 0.05
 
 
+@pytest.mark.slow
 def test_prior_draws_of_the_layers_have_poisson_many_features(key):
     model = handlers.substitute(one_layer, {"alpha": jnp.asarray(1.0)})
 

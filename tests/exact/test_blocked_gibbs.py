@@ -32,6 +32,7 @@ def test_conditional_plan_reads_the_tables_that_condition_slices():
         np.testing.assert_array_equal(smaller.log_table(row), sliced.log_table(factor))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blocks", [None, [[0, 1], [2, 3, 4]], [[0, 1, 2, 3, 4]]])
 def test_sweep_leaves_the_exact_distribution(blocks, key):
     graph = mixed(has_zeros=True).observe({0: [0.3, 0.7]})

@@ -79,6 +79,7 @@ def test_solve_is_the_oracle():
     np.testing.assert_allclose(found.factors, edges, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_hessian_is_the_covariance_of_the_statistics():
     graph = grid((3, 3))
     model = random_model("ising", graph)

@@ -45,6 +45,7 @@ def quadrature(data, size=201):
     return np.array(means), np.array(squares) - np.square(means)
 
 
+@pytest.mark.slow
 def test_posterior_equals_quadrature(key):
     mcmc = MCMC(
         ExchangeMH(observed_field),
@@ -89,6 +90,7 @@ def test_posterior_equals_that_of_nuts_with_exact_normaliser(key):
         assert abs(draws[0].mean() - draws[1].mean()) < 4.5 * error
 
 
+@pytest.mark.slow
 def test_posterior_is_invariant():
     kernel = ExchangeMH(observed_field, step_size=0.7)
     p_values = prior_invariance(kernel, observed_field, "x", seed=1, **OPTIONS)
@@ -123,6 +125,7 @@ def no_jacobian(transform, unconstrained, value):
     return jnp.zeros(())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "bug"),
     [

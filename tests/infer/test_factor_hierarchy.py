@@ -40,6 +40,7 @@ def run(kernel, *args, num_samples=20, num_warmup=20, key=0):
     return mcmc
 
 
+@pytest.mark.slow
 def test_layers_are_found_by_their_distributions():
     (layer,) = find_layers(one_layer, (NUMBERS,), {})
     assert layer == ("z_sticks", None, "z", "alpha")
@@ -50,6 +51,7 @@ def test_layers_are_found_by_their_distributions():
     assert set(hierarchy_sites(trace)) == {*upper[::2], *lower[:3]}
 
 
+@pytest.mark.slow
 def test_faster_path_gives_the_log_odds_of_the_model():
     kernel = FactorHierarchyGibbs(two_layers)
     state = kernel.init(jax.random.key(3), 0, None, (COUNTS,), {})
@@ -65,6 +67,7 @@ def test_faster_path_gives_the_log_odds_of_the_model():
         np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_dims", [2, 3])
 def test_evidence_of_an_object_is_summed_over_its_measurements(num_dims):
     """Also where there are as many measurements as objects, so that a wrong axis has the size."""
@@ -84,6 +87,7 @@ def test_evidence_of_an_object_is_summed_over_its_measurements(num_dims):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_scaled_noisy_or_is_weighed_as_the_model_says():
     def model(x):
         z = infinite_features("z", num_objects=3, capacity=6, concentration=1.0)
@@ -101,6 +105,7 @@ def test_scaled_noisy_or_is_weighed_as_the_model_says():
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_start_makes_the_data_possible():
     kernel = FactorHierarchyGibbs(two_layers)
     for seed in range(5):
@@ -136,6 +141,7 @@ def test_composite_of_blocks_leaves_the_posterior_invariant():
     assert min(p_values.values()) * len(p_values) > 1e-3, p_values
 
 
+@pytest.mark.slow
 def test_plain_gibbs_with_nuts_runs_and_predicts():
     kernel = Gibbs(
         [(FactorHierarchyGibbs(mixed_blocks), hierarchy_sites), (NUTS(mixed_blocks), None)]
@@ -146,6 +152,7 @@ def test_plain_gibbs_with_nuts_runs_and_predicts():
     assert predicted["x"].shape == (20, 3)
 
 
+@pytest.mark.slow
 def test_full_buffer_stops_the_chain_and_says_what_to_ask_for():
     def crowded(x):
         z = infinite_features("z", num_objects=len(x), capacity=4, concentration=6.0)
@@ -160,6 +167,7 @@ def test_full_buffer_stops_the_chain_and_says_what_to_ask_for():
     assert mcmc.last_state.needed[0] > 4
 
 
+@pytest.mark.slow
 def test_roomy_buffer_gives_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -138,6 +138,7 @@ def test_posterior_equals_the_exact_one_on_a_cycle(key):
     assert not extra.is_truncated.any()
 
 
+@pytest.mark.slow
 def test_capacity_reached_warns_with_the_capacity_to_ask_for(key):
     def crowded(x):
         tied(x, concentration=50.0, max_groups=2)

@@ -47,6 +47,7 @@ def p_values(kernel, model, num_replicates=2000):
     )
 
 
+@pytest.mark.slow
 def test_prior_is_invariant_on_a_tree():
     found = p_values(blocks(grouped), grouped)
     assert min(found.values()) > 1e-3 / len(found), found
@@ -87,6 +88,7 @@ def test_planted_bug_in_the_concentration_is_caught(monkeypatch):
     assert p_values(blocks(grouped), grouped)["alpha"] < 1e-9
 
 
+@pytest.mark.slow
 def test_adapter_equals_the_core_under_the_same_key(key):
     """The kernel's draws are the core's, bit for bit."""
     estimate = (0.3, 0.6, 0.7, 0.2)
@@ -125,6 +127,7 @@ def test_start_from_the_estimate_clusters_it(key):
     np.testing.assert_allclose(state.z["phi"][:2], [0.89, 0.21], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_votes_coded_as_spins_give_the_same_state(key):
     kernel = GroupGibbs(grouped_square, likelihood=FEW)
     kwargs = {"_gibbs_sites": {"alpha": jnp.array(1.0)}}
@@ -158,6 +161,7 @@ def test_composite_with_nuts_collects_labels_atoms_and_theta():
     assert predicted["x"].shape == (4, 3, 4)
 
 
+@pytest.mark.slow
 def test_capacity_reached_warns_with_the_capacity_to_ask_for():
     def crowded(x):
         grouped(x, graph=SQUARE, num_items=len(x), max_groups=2)

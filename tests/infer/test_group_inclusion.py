@@ -91,6 +91,7 @@ def test_prior_is_invariant_with_presence():
     assert min(found.values()) > 1e-3 / len(found), found
 
 
+@pytest.mark.slow
 def test_adapter_equals_the_core_under_the_same_key(key):
     rho = jnp.array([0.2, 0.4, 0.6, 0.8])
     model = lambda x: learned(x, rho=rho, prior=dist.Bernoulli(rho).to_event(1))  # noqa: E731

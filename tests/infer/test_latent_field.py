@@ -74,6 +74,7 @@ def sweep_matrix(kernel, states, *args):
     return transition
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_sweep_leaves_the_posterior_stationary(name):
     model, num_states = MODELS[name]
@@ -212,6 +213,7 @@ def test_wrong_number_of_sweeps_is_refused():
         LatentFieldGibbs(latent_field, num_sweeps=0)
 
 
+@pytest.mark.slow
 def test_double_precision_runs_and_keeps_the_state(x64, key):
     kernel = LatentFieldGibbs(latent_field)
     state = kernel.init(key, 0, None, (np.asarray(PIXELS, np.float64),), {})

@@ -147,6 +147,7 @@ def two_chains():
     return states
 
 
+@pytest.mark.slow
 def test_adapter_of_linear_response_equals_the_core_under_the_same_keys(two_chains):
     assert_core("linear_response", *two_chains[:2])
 

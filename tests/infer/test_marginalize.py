@@ -227,6 +227,7 @@ def observed_pair(x, scale=1.0):
         numpyro.sample("x", dist.Normal(center * (label - 1.0), scale), obs=x)
 
 
+@pytest.mark.slow
 def test_marginals_and_draws_are_those_of_the_posterior(key):
     x, centers = DATA[:2], jnp.array([0.7, -1.5])
     found = marginals(observed_pair, {"center": centers}, (x,))

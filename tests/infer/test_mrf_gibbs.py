@@ -135,6 +135,7 @@ def test_blocks_that_compensate_see_the_normaliser_and_others_do_not(key):
         assert block.model.args[0].model is MODEL
 
 
+@pytest.mark.slow
 def test_statistics_reach_arviz_and_the_summary(capsys):
     arviz = pytest.importorskip("arviz")
     kernel = three_blocks()
@@ -159,6 +160,7 @@ def test_state_names_statistics_of_its_blocks_only(key):
         _ = state.energies
 
 
+@pytest.mark.slow
 def test_progress_bar_shows_every_block(key, monkeypatch, capsys):
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
@@ -171,6 +173,7 @@ def test_progress_bar_shows_every_block(key, monkeypatch, capsys):
     assert "exchange acc. prob=" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_runs_as_a_block_of_numpyros_composite(key):
     inner = MRFGibbs([(ExchangeMH(MODEL), ["coupling"]), (PlateGibbs(MODEL), None)])
     outer = Gibbs([(inner, ["coupling", "z"]), (short_hmc(MODEL), ["scale"])])

@@ -22,6 +22,7 @@ def conditionals(kernel, *args):
     return np.asarray(jax.nn.softmax(logits, axis=0))
 
 
+@pytest.mark.slow
 def test_conditionals_equal_bayes_rule():
     found = conditionals(PlateGibbs(mixture), MIXTURE_DATA)
     weights, locations = np.array([0.5, 0.2, 0.3]), np.array([0.0, 1.0, 3.0])
@@ -30,6 +31,7 @@ def test_conditionals_equal_bayes_rule():
     np.testing.assert_allclose(found, expected / expected.sum(0), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [mixture_by_event])
 def test_transition_leaves_the_posterior_stationary(model):
     y = jnp.array([[0.5, -1.0], [0.2, 0.1], [-1.0, 0.3]])
@@ -119,6 +121,7 @@ def unbounded(y):
         numpyro.sample("z", dist.Poisson(2.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "site", "message"),
     [

@@ -182,6 +182,7 @@ def test_tied_potts_couplings_are_recovered(key):
     np.testing.assert_allclose(exact.parameters, [0.8, -0.4], atol=0.15)
 
 
+@pytest.mark.slow
 def test_progress_bar_and_any_optax_transform_give_the_same_result_twice(key, data, capsys):
     optimizer = optax.chain(optax.clip(1.0), optax.adam(0.05))
     options = {"parameters": jnp.zeros(7), "build": no_fields(GRAPH), "optimizer": optimizer}

@@ -84,6 +84,7 @@ def test_moments_match_for_models_with_more_states(rng, kind):
     np.testing.assert_allclose(edges, wanted_edges, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_tied_estimate_beats_the_untied_one(rms_error, key):
     labels = np.array([0, 1, 0, 1, 0, 1, 0])
     build = tied_couplings(labels, 6)
@@ -110,6 +111,7 @@ def test_build_need_not_be_linear(coin_flips):
     np.testing.assert_allclose(fit.model.couplings, expected.model.couplings, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_large_grid_is_fitted_as_well_as_its_data_allow(key):
     graph = grid((5, 8))
     build = tied_couplings(np.arange(graph.num_edges) % 3, 40)

@@ -50,6 +50,7 @@ def one_step(data, *, num_particles=2000, min_effective_fraction=0.5):
     return STEP(jax.random.key(2), state, target, GRAPH, PLAN, **options)
 
 
+@pytest.mark.slow
 def test_round_matches_the_moments_of_weighted_particles_to_the_data(data):
     weak = np.concatenate([data, np.random.default_rng(0).integers(0, 2, (1200, 9))])
     new, info = one_step(weak)
@@ -88,6 +89,7 @@ def test_average_is_the_mean_of_the_last_parameters(key, data):
     np.testing.assert_allclose(state.average, np.mean(seen[1:], axis=0), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", [None, np.arange(12) % 3], ids=["blind", "tied"])
 def test_estimate_is_the_maximum_of_the_likelihood(key, data, labels):
     build = BUILD if labels is None else tied_couplings(labels, 9)
@@ -133,6 +135,7 @@ def test_build_need_not_be_linear_and_models_may_have_three_states(key):
     assert fit.is_converged
 
 
+@pytest.mark.slow
 def test_particles_too_few_for_the_parameters_are_reported(key, data, capsys):
     options = {"parameters": jnp.zeros(12), "build": BUILD, "num_particles": 12}
     fit = fit_monte_carlo_likelihood(key, data, GRAPH, progress=True, **options)

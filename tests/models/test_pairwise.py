@@ -177,6 +177,7 @@ def test_log_pseudolikelihood_without_edges_is_the_log_likelihood():
     np.testing.assert_allclose(log_pseudolikelihood(model, EMPTY, states), exact, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_log_pseudolikelihood_has_the_gradient_of_its_differences(x64):
     graph, model, states = case("ising", "uneven")
     model = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), model)

@@ -37,6 +37,7 @@ def test_draw_logits_follow_the_beta_within_bounds(key):
     assert np.abs(extreme).max() <= LARGEST_LOGIT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", [BetaBase(2.0, 3.0), GENERAL])
 def test_update_leaves_the_posterior_invariant_and_moves(key, base):
     assert isinstance(base, BaseMeasure)

@@ -80,6 +80,7 @@ def test_group_sizes_and_first_items_count_every_slot():
     assert dirichlet_process.first_items(labels, 5).tolist() == [0, 1, 3, 4, 4]
 
 
+@pytest.mark.slow
 def test_draw_concentration_leaves_the_posterior_invariant(key):
     """From exact posterior draws (grid inverse CDF), one step; the law must stay the same."""
     num_groups, num_items, shape, rate = 3, 12, 2.0, 0.7

@@ -231,6 +231,7 @@ def test_the_only_cause_of_a_feature_below_must_stay():
     assert np.isfinite(log_odds[1:]).all()
 
 
+@pytest.mark.slow
 def test_larger_buffers_hold_the_same_features():
     layers = [convert(x) for x in hierarchy(True)]
     grown = factor_hierarchy.grow(layers, (4, 7, 8))
@@ -246,6 +247,7 @@ def test_larger_buffers_hold_the_same_features():
     )
 
 
+@pytest.mark.slow
 def test_prior_draws_put_the_poisson_number_of_features_below(key):
     """Given the layer above, the number below is Poisson(alpha psi): mean and variance."""
     num_draws, concentration = 3000, 0.8

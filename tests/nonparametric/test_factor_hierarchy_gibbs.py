@@ -145,6 +145,7 @@ def test_runs_from_tiny_buffers_are_the_runs_in_large_ones(kind, has_leak):
     check_growth(start(2, kind, has_leak=has_leak), 64, 40)
 
 
+@pytest.mark.slow
 def test_a_step_without_enough_slots_changes_nothing(key):
     state = start(24, features=np.ones((2, 24, NUM_OBJECTS), bool))
     new, info = step(key, state)
@@ -175,6 +176,7 @@ def edge_states():
     return {"nobody": nobody, "everyone": everyone, "some": some, "upper only": upper}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", edge_states())
 def test_steps_from_the_edge_stay_possible_and_finite(key, name):
     state, has_left = start(24, features=edge_states()[name]), False
@@ -194,6 +196,7 @@ def test_steps_from_the_edge_stay_possible_and_finite(key, name):
     assert has_left
 
 
+@pytest.mark.slow
 def test_new_objects_follow_their_posterior_given_the_features(key):
     """Independent objects with the same data against the enumeration of all configurations."""
     num_objects, noise = 4000, 0.5

@@ -246,6 +246,7 @@ def test_causes_stay_right_when_columns_are_replaced(key, rng):
     np.testing.assert_allclose(cache.log_off(), anew.log_off(), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_weights_of_a_single_feature_follow_their_posterior(key, rng):
     """Every success is its own, so its weights are Beta(a + successes, b + failures)."""
     likelihood, _ = noisy_or(rng)

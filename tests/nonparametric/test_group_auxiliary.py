@@ -179,6 +179,7 @@ def test_oracle_on_a_path_has_its_closed_form():
     assert partition_p_value(PATH, exact_draws(PATH, seed=0)[0]) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("graph", "scheme"),
     [(PATH, "exchange"), (CYCLE, "exchange"), (CYCLE, "moller")],
@@ -197,6 +198,7 @@ def test_step_leaves_the_exact_posterior_invariant(key, graph, scheme):
     assert (info.num_inexact == 0).all()
 
 
+@pytest.mark.slow
 def test_particles_at_the_current_parameters_are_caught(key, monkeypatch):
     wrong = lambda current, edge, proposals: jnp.stack([current] * proposals.size)  # noqa: E731
     monkeypatch.setattr(group_auxiliary, "_with_proposals", wrong)
@@ -204,6 +206,7 @@ def test_particles_at_the_current_parameters_are_caught(key, monkeypatch):
     assert min(p_values(CYCLE, state)) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", ["estimate ignored", "particles not kept"])
 def test_planted_bugs_of_moller_are_caught(key, monkeypatch, bug):
     right = group_auxiliary._Sampler
@@ -228,12 +231,14 @@ class FairCoins:
         return Particles(counts.astype(float), jnp.array(False))
 
 
+@pytest.mark.slow
 def test_particles_of_another_field_are_caught_and_marked(key):
     state, info = after_steps(key, CYCLE, "exchange", FairCoins())
     assert min(p_values(CYCLE, state)) < 1e-6
     assert state.is_inexact.all() and (info.num_inexact > 0).all()
 
 
+@pytest.mark.slow
 def test_particles_of_another_number_are_marked(key):
     state, info = after_steps(key, PATH, "exchange", ParticleSource(PATH, 3), num_chains=2)
     assert state.is_inexact.all() and (info.num_inexact == 0).all()
@@ -268,6 +273,7 @@ def test_perfect_source_out_of_budget_is_inexact(key):
     assert not source(key, jnp.full(4, 6.0)).is_exact
 
 
+@pytest.mark.slow
 def test_new_group_without_a_slot_is_lost_and_reported(key):
     def one(labels, values):
         source = ParticleSource(PATH, NUM_ITEMS)

@@ -72,6 +72,7 @@ def test_posterior_on_a_cycle_is_near_the_exact_one(key):
     np.testing.assert_allclose(same.mean(axis=0), expected, atol=0.06)
 
 
+@pytest.mark.slow
 def test_recenter_moves_to_the_mean_and_measures_the_error(key):
     expand = exactly(SQUARE)
     model = group_exact.EdgeCounts(jnp.array([30.0, 28.0, 10.0, 30.0]), jnp.asarray(40.0))

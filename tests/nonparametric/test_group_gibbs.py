@@ -98,6 +98,7 @@ def test_step_on_a_tree_leaves_the_exact_posterior_invariant(key, rng, a, b):
     assert stats.kstest(unused, stats.beta(a, b).cdf).pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_step_converges_to_the_exact_posterior_from_one_group(key):
     labels, values = jnp.zeros((20_000, 4), jnp.int32), jnp.full((20_000, MAX_GROUPS), 0.5)
     for i in range(12):
@@ -116,6 +117,7 @@ def test_planted_bug_in_the_new_group_weight_is_caught(key, rng, monkeypatch):
     assert partition_pvalue(after.labels) < 1e-6
 
 
+@pytest.mark.slow
 def test_full_buffer_is_reported_and_room_is_not(key):
     labels = jnp.arange(4, dtype=jnp.int32)[None]
     full = step_all(
@@ -125,6 +127,7 @@ def test_full_buffer_is_reported_and_room_is_not(key):
     assert bool(full.is_truncated[0]) and not bool(room.is_truncated[0])
 
 
+@pytest.mark.slow
 def test_refit_matches_the_tied_moments_on_a_cycle(key):
     """On a 4-cycle tied in one group, the refit settles where the model's agreements match."""
     graph = grid((2, 2))

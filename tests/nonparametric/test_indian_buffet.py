@@ -69,6 +69,7 @@ def test_sticks_stop_at_the_smallest(key):
     assert logs.min() == LOG_SMALLEST_STICK
 
 
+@pytest.mark.slow
 def test_first_draws_do_not_depend_on_how_many_are_asked(key):
     np.testing.assert_array_equal(
         indian_buffet.draw_sticks(key, 1.3, 5), indian_buffet.draw_sticks(key, 1.3, 11)[:5]
@@ -126,6 +127,7 @@ def test_active_sticks_are_beta(key, users, num_objects):
     assert stats.kstest(np.exp(np.asarray(logs, np.float64)), law.cdf).pvalue > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("concentration", "num_objects"), [(0.8, 1), (1.5, 6), (4.0, 500)])
 def test_inactive_sticks_are_the_points_of_the_thinned_process(key, concentration, num_objects):
     """Masses between neighbours are exponential; the mass of (1 - u)^N / u is known."""
@@ -145,6 +147,7 @@ def test_inactive_sticks_are_the_points_of_the_thinned_process(key, concentratio
     assert abs(np.corrcoef(masses.T) - np.eye(4)).max() < 4.5 / np.sqrt(NUM_DRAWS)
 
 
+@pytest.mark.slow
 def test_inactive_sticks_are_prior_sticks_that_nobody_has(key, rng):
     concentration, num_objects, num_draws = 1.5, 6, 5000
     absence = partial(indian_buffet.log_absence, num_objects=num_objects)
@@ -167,6 +170,7 @@ def test_inactive_sticks_admit_that_too_few_candidates_survived(key):
     assert not found.is_complete
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("concentration", "num_objects"), [(0.8, 3), (2.0, 10)])
 def test_prior_has_a_poisson_number_of_features(key, concentration, num_objects):
     """Poisson(alpha H_N) in all, alpha N in use, alpha / m of them by m objects."""

@@ -12,6 +12,7 @@ from jaxmrf.nonparametric import indian_buffet, indian_buffet_slice
 ONE_LAYER = Setting(capacities=(16,), concentrations=(0.8,))
 
 
+@pytest.mark.slow
 def test_next_stick_by_rejection_is_the_next_point_of_the_thinned_process(key):
     num_objects, concentration, num = 4, 1.3, 4000
 

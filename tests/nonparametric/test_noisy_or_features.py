@@ -187,6 +187,7 @@ def test_log_prob_sticks_is_that_of_polya_urns(successes, failures, strength, of
     np.testing.assert_allclose(found - found[0], np.array(expected) - expected[0], atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("successes", "failures", "strength", "offset"), COUNTS)
 def test_active_sticks_keep_their_density(key, successes, failures, strength, offset):
     """Exact draws, by inversion and by adaptive rejection, stay so after steps by counts."""
@@ -224,6 +225,7 @@ def test_active_sticks_keep_their_density(key, successes, failures, strength, of
     assert stats.kstest(np.exp(np.asarray(logs, np.float64)), cdf).pvalue > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stick", "successes", "failures"), [(0.3, 0.0, 0.0), (0.3, 2.0, 5.0), (0.9, 0.0, 30.0)]
 )
@@ -238,6 +240,7 @@ def test_weights_are_beta(key, stick, successes, failures):
     np.testing.assert_allclose(-np.expm1(weights.log_failures[0]), draws, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_weights_of_the_rarest_features_are_finite(key):
     logs = jnp.full(1000, indian_buffet.LOG_SMALLEST_STICK)
     none = jnp.zeros((1000, 2))
@@ -246,6 +249,7 @@ def test_weights_of_the_rarest_features_are_finite(key):
     assert (weights.log_failures < 0).all()
 
 
+@pytest.mark.slow
 def test_weights_do_not_depend_on_the_number_of_features_and_parents(key):
     logs = jnp.log(jnp.linspace(0.1, 0.9, 6))
     counts = jnp.ones((6, 4))

@@ -44,6 +44,7 @@ def run(key, labels, values, *, base, rule=None):
     return *canonical(labels, jax.nn.sigmoid(logits)), np.asarray(is_full)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BASES)
 def test_sweep_leaves_the_exact_posterior_invariant(key, rng, name):
     base = BASES[name]
@@ -56,6 +57,7 @@ def test_sweep_leaves_the_exact_posterior_invariant(key, rng, name):
     assert is_full.mean() < 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [Parallel(2, 3), Parallel(0, 9)])
 def test_update_leaves_the_exact_posterior_invariant(key, rng, rule):
     labels, values = exact_draws(rng, 10_000, max_groups=MAX_GROUPS)
@@ -64,6 +66,7 @@ def test_update_leaves_the_exact_posterior_invariant(key, rng, rule):
     assert value_p_value(after, theta) > 1e-3
 
 
+@pytest.mark.slow
 def test_grouped_sampler_reaches_the_exact_posterior_from_one_group(key):
     """In 16 sweeps: measured, 12 suffice with a split-merge move, without it about 30."""
     tree = grid((1, 5))
@@ -108,6 +111,7 @@ def test_planted_bug_in_the_weights_is_caught(key, rng, monkeypatch):
     assert partition_p_value(after, *exact_partitions()) < 1e-6
 
 
+@pytest.mark.slow
 def test_weights_are_those_of_the_posterior_process(key):
     """Beta marginals of a group and of the first stick, and nothing lost."""
     labels = jnp.array([0, 2, 2, 0, 2, 2], jnp.int32)
@@ -122,6 +126,7 @@ def test_weights_are_those_of_the_posterior_process(key):
     assert stats.kstest(1 - left, stats.beta(1, 1.7).cdf).pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_buffer_too_small_for_the_sticks_is_reported(key):
     labels = jnp.tile(jnp.array([0, 1, 0, 1], jnp.int32), (500, 1))
     *_, is_full = run(key, labels, jnp.full((500, 2), 0.5), base=BetaBase())
@@ -149,6 +154,7 @@ def test_negative_number_of_moves_raises():
         Parallel(num_sequential=-2)
 
 
+@pytest.mark.slow
 def test_stripped_beta_passes_the_rule_on(key):
     tree = grid((1, 5))
     counts = jnp.asarray(AGREEMENTS)

@@ -39,6 +39,7 @@ def run(key, labels, values, *, base, num_moves=3):
     return *canonical(labels, jax.nn.sigmoid(logits)), np.asarray(acceptance), np.asarray(is_full)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BASES)
 def test_moves_leave_the_exact_posterior_invariant(key, rng, name):
     base = BASES[name]
@@ -50,12 +51,14 @@ def test_moves_leave_the_exact_posterior_invariant(key, rng, name):
     assert acceptance.mean() > 0.2 and not is_full.any()
 
 
+@pytest.mark.slow
 def test_moves_alone_reach_the_exact_posterior_from_one_group(key):
     labels, values = jnp.zeros((10_000, 4), jnp.int32), jnp.full((10_000, 5), 0.5)
     after, *_ = run(key, labels, values, base=BetaBase(), num_moves=40)
     assert partition_p_value(after, *exact_partitions()) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", ["proposal", "size"])
 def test_planted_bug_in_the_ratio_is_caught(key, rng, monkeypatch, bug):
     if bug == "proposal":
@@ -67,6 +70,7 @@ def test_planted_bug_in_the_ratio_is_caught(key, rng, monkeypatch, bug):
     assert partition_p_value(after, *exact_partitions()) < 1e-6
 
 
+@pytest.mark.slow
 def test_split_without_a_free_slot_is_reported_and_left_out(key):
     labels = jnp.tile(jnp.array([0, 1, 0, 1], jnp.int32), (200, 1))
     after, _, _, is_full = run(key, labels, jnp.full((200, 2), 0.5), base=BetaBase(), num_moves=1)

@@ -16,6 +16,7 @@ def log_z(graph):
     return np.log(table_oracle.joint(graph.num_states, graph.scopes, tables).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_zeros", [False, True])
 def test_estimate_is_within_its_error_of_the_exact_value(has_zeros, key):
     graph = mixed(has_zeros=has_zeros)
@@ -33,6 +34,7 @@ def test_one_step_is_importance_sampling_and_more_steps_lose_less(key):
     assert many.standard_error < one.standard_error / 2
 
 
+@pytest.mark.slow
 def test_hard_evidence_counts_only_what_it_allows(key):
     graph = mixed()
     given = annealing.estimate(key, graph.observe({1: 2}), PLAN, num_temperatures=30)

@@ -50,6 +50,7 @@ def test_sweep_leaves_the_exact_distribution(has_zeros, power):
     assert exact_stationarity(chain, distribution(graph, power).ravel()[possible]) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [1.0, 0.4])
 def test_draws_after_a_sweep_from_the_exact_distribution_follow_it(power, key):
     exact = distribution(mixed(has_zeros=True), power)

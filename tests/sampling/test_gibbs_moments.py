@@ -56,6 +56,7 @@ def z_scores(states, means, products):
     return (found - exact) / np.sqrt((1 - exact**2) / num_draws)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_draws", NUM_DRAWS)
 @pytest.mark.parametrize("graph", [grid((4, 4)), RANDOM16], ids=["grid", "random"])
 def test_ising_moments_are_within_errors_of_enumeration(graph, num_draws, key):
@@ -67,6 +68,7 @@ def test_ising_moments_are_within_errors_of_enumeration(graph, num_draws, key):
     assert 0.6 < np.sqrt((z**2).mean()) < 1.4
 
 
+@pytest.mark.slow
 def test_wrong_sign_of_one_coupling_is_seen_in_the_moments(key):
     graph = grid((4, 4))
     model = random_model("ising", graph, seed=1, scale=0.5)
@@ -75,6 +77,7 @@ def test_wrong_sign_of_one_coupling_is_seen_in_the_moments(key):
     assert np.abs(z_scores(states, *exact_moments(model, graph))).max() > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_draws", NUM_DRAWS)
 @pytest.mark.parametrize("kind", ["potts", "pairwise"])
 def test_marginals_of_three_states_are_within_errors_of_enumeration(kind, num_draws, key):

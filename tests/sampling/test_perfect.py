@@ -158,6 +158,7 @@ def test_flipping_one_side_of_a_bipartite_graph_keeps_the_coalescence(key):
     assert abs(shares[0] - shares[1]) < 4.5 * (0.5 / 4000) ** 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
 def test_exact_draws_are_the_same_from_any_start_further_back(kind, key):
     model, plan = MODELS[kind], sweep_plan(GRID3)

@@ -190,6 +190,7 @@ def test_double_precision_is_kept(x64):
     assert found.is_ok.all() and p_value(found.value, case) > 1e-4
 
 
+@pytest.mark.slow
 def test_vmap_over_densities_and_supports_equals_the_plain_loop():
     shapes, lowers = jnp.array([2.0, 5.0, 40.0]), jnp.array([0.0, 1.0, 30.0])
     points = jnp.array([[0.5, 3.0], [2.0, 8.0], [35.0, 60.0]])

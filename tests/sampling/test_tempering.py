@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from factor_models import NUM_STATES, counts_of, distribution, draws, mixed, p_value
 
 from jaxmrf.graphs import blanket_plan
@@ -49,6 +50,7 @@ def test_exchange_with_the_wrong_ladder_is_noticed(key):
     assert p_value(counts, distribution(GRAPH, LADDER[0])) < LEVEL
 
 
+@pytest.mark.slow
 def test_equal_temperatures_always_exchange(key):
     state = tempering.init(key, GRAPH, PLAN, num_replicas=4)
     assert state.states.shape == (5, 4)

@@ -153,6 +153,7 @@ PLANTED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("check", "broken", "graph", "message"), PLANTED)
 def test_planted_mistake_is_caught(check, broken, graph, message):
     case = DistributionCase(partial(broken, graph), PARAMETERS)

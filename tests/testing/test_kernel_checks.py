@@ -42,6 +42,7 @@ class NoModel(PlateGibbs):
     model = None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "check", "message"),
     [

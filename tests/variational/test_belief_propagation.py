@@ -74,6 +74,7 @@ def assert_beliefs(found, log_z, nodes, factors, atol):
         np.testing.assert_allclose(own, expected, atol=atol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schedule", "is_log_domain"),
     [("flooding", False), ("flooding", True), ("sequential", False), ("residual", False)],
@@ -121,6 +122,7 @@ def test_hub_of_many_factors_is_exact():
     assert solve(graph).is_converged
 
 
+@pytest.mark.slow
 def test_batch_of_evidence_is_a_loop():
     graph = mixed_tree(share_of_zeros=0.3)
     states = np.full((4, graph.num_nodes), -1)
@@ -228,6 +230,7 @@ def ising(rng, num_nodes, strength, is_attractive):
     return FactorGraph.from_pairwise(model, graph)
 
 
+@pytest.mark.slow
 def test_bounds_hold_on_random_graphs(x64):
     # one structure and many tables: the complete graph, with couplings of zero where there is none
     rng = np.random.default_rng(0)
@@ -274,6 +277,7 @@ def test_tree_reweighted_max_product_bounds_the_largest_potential(x64):
         assert tuple(states.tolist()) == np.unravel_index(joint.argmax(), joint.shape)
 
 
+@pytest.mark.slow
 def test_ones_as_weights_are_no_weights():
     graph = loopy()
     ones = jnp.ones(len(graph.scopes))

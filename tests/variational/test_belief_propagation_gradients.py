@@ -58,6 +58,7 @@ def test_gradient_of_log_z_is_the_beliefs_and_the_finite_difference(model):
         np.testing.assert_allclose(gradient @ direction, found, rtol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_weighted", [False, True])
 def test_gradients_of_beliefs_are_finite_differences(model, is_weighted):
     tables, evidence, weights, structure = model
@@ -83,6 +84,7 @@ def test_gradients_of_beliefs_are_finite_differences(model, is_weighted):
         np.testing.assert_allclose(gradient @ direction, found, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_second_derivative_of_log_z_is_the_derivative_of_the_beliefs(model):
     tables, evidence, _, structure = model
     direction = jnp.asarray(np.random.default_rng(2).normal(size=tables.shape))

@@ -44,6 +44,7 @@ def assert_same(found, expected, atol=1e-6):
     np.testing.assert_allclose(found.factors, expected.factors, atol=atol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("kind", ["plain", "weighted", "max"])
 def test_layout_is_the_general_method(name, kind, x64):
@@ -62,6 +63,7 @@ def test_layout_is_the_general_method(name, kind, x64):
     assert_same(found, general(model, graph, tolerance=1e-11, **options), atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["grid", "layers"])
 def test_gradients_are_those_of_the_general_method(name, x64):
     graph, solve, plan, _ = LAYOUTS[name]
@@ -84,6 +86,7 @@ def test_gradients_are_those_of_the_general_method(name, x64):
         assert np.abs(expected).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_large_grid_in_single_precision_is_the_general_method():
     graph = grid((30, 40))
     for num_states, is_log_domain in ((2, False), (4, False), (4, True)):

@@ -45,6 +45,7 @@ def by_hand(graph, beliefs, weights):
     return energy, total
 
 
+@pytest.mark.slow
 def test_parts_are_those_computed_by_hand_and_their_sum_is_log_z(x64):
     graph = model()
     for weights in (np.ones(7), np.array([0.7, 0.8, 0.9, 0.6, 1.0, 1.0, 1.0])):
@@ -73,6 +74,7 @@ def test_belief_in_the_impossible_has_infinite_energy():
         assert expected_log_potential(graph, beliefs) == expected
 
 
+@pytest.mark.slow
 def test_derivatives_are_finite_differences_and_vanish_along_consistent_beliefs(x64):
     # at the fixed point the free energy does not change to first order when a node belief and
     # the factor beliefs move together, here by mixing in the product of the node beliefs

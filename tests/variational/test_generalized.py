@@ -146,6 +146,7 @@ def test_bethe_regions_give_belief_propagation(method):
     np.testing.assert_allclose(beliefs.nodes.flat, bethe_fixed_point(model), atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_renumbered_model_has_the_renumbered_beliefs():
     model = grid_model((3, 3), scale=1.0)
@@ -231,6 +232,7 @@ def test_derivatives_of_beliefs_agree_with_finite_differences(method, moved):
     np.testing.assert_allclose(curvature @ direction, bend, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_batch_of_evidence_equals_single_calls():
     model = grid_model((3, 3), num_states=3)
     regions = cluster_variation(model.hypergraph, plaquettes((3, 3)))
@@ -244,6 +246,7 @@ def test_batch_of_evidence_equals_single_calls():
         np.testing.assert_allclose(batch.log_z[row], alone.log_z, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_double_loop_converges_where_the_single_loop_fails():
     model = grid_model((4, 4), seed=1, scale=2.0)
     regions = cluster_variation(model.hypergraph, plaquettes((4, 4)))
@@ -267,6 +270,7 @@ def test_program_does_not_grow_with_the_number_of_regions():
     assert length(9) == length(6)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_plaquettes_of_the_published_grid(shared_data):
     """libDAI's HAK_LOOP4 on testfast.fg: errors 1.302e-5 of a variable, -1.179e-5 of log Z."""

@@ -70,6 +70,7 @@ def test_bound_is_what_it_says_and_below_log_z(seed):
     assert beliefs.log_z < exact(model)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("is_structured", [False, True])
 def test_every_sweep_raises_the_bound(is_structured):
@@ -150,6 +151,7 @@ def test_gradient_is_the_finite_difference(is_of_bound):
     np.testing.assert_allclose(value(tables)[1] @ direction, (above - below) / 2e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_best_of_several_starts_is_the_best():
     # two states of opposite signs, of which a uniform start finds neither
     table = np.array([[2.0, 0.0], [0.0, 2.0]])
@@ -164,6 +166,7 @@ def test_best_of_several_starts_is_the_best():
     assert best.log_z > min(single) + 0.01 and best.log_z > max(single) - 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_impossible_states_leave_the_beliefs():
     # a chain of equalities whose first variable is known, and a soft factor
@@ -180,6 +183,7 @@ def test_impossible_states_leave_the_beliefs():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tractable", [(), (0,)])
 def test_contradiction_is_minus_infinity_and_never_nan(tractable):
     equal = np.where(np.eye(2) > 0, 0.0, -np.inf)

@@ -59,6 +59,7 @@ def test_independent_spins_have_the_gaussian_entropy():
     np.testing.assert_allclose(beliefs.factors.flat, 0.25)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_bound_is_the_maximum_over_moment_matrices(rng):
     model = random_model(rng, PAIRS, 6, 0.7)
