@@ -14,6 +14,9 @@ parents           the leak unit if there is one, then the features of the layer 
 objects           observations of a factor model, which have features
 dims              measurements of one object
 layers            layers of features, from the top down
+factors           factors of a factor graph, in the order of ``Hypergraph.scopes``
+entries           entries of all its tables, flat, in the order of ``Hypergraph.stacks``
+node_entries      states of all its variables, one variable after the other
 points            abscissae on the line, of a quadrature or of the hull of a density
 block             the nodes of one neighbour table: a class of degrees, or a tile of a sweep
 degree            neighbour slots of a block, padded to the largest degree in it

@@ -97,6 +97,7 @@ def test_num_groups_equals_set_sizes(rng):
         assert counts[index] == len(set(draws[index].tolist()))
 
 
+@pytest.mark.slow
 def test_to_arviz_keeps_the_draws_of_a_run(key):
     import numpyro
     import numpyro.distributions as dist

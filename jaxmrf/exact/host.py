@@ -275,8 +275,8 @@ def _impossible(graph: Hypergraph) -> Beliefs:
 def _beliefs(
     graph: Hypergraph,
     log_z: float,
-    nodes: Float[np.ndarray, " a"],
-    factors: Float[np.ndarray, " b"],
+    nodes: Float[np.ndarray, " node_entries"],
+    factors: Float[np.ndarray, " entries"],
 ) -> Beliefs:
     return Beliefs(
         log_z=np.asarray(log_z),

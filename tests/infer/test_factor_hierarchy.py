@@ -198,6 +198,7 @@ def test_impossible_counts_raise(value, message):
         FactorHierarchyGibbs(features).init(jax.random.key(0), 0, None, (x,), {})
 
 
+@pytest.mark.slow
 def test_counts_that_are_not_observed_add_nothing():
     x = COUNTS.at[1, 1].set(3)
     kernel = FactorHierarchyGibbs(features)

@@ -148,6 +148,7 @@ def run(model, *args, num_samples=4, **options):
     return mcmc
 
 
+@pytest.mark.slow
 def test_composite_with_nuts_collects_labels_atoms_and_theta():
     mcmc = run(grouped_square, VOTES)
     samples = mcmc.get_samples()

@@ -152,6 +152,7 @@ def test_adapter_of_linear_response_equals_the_core_under_the_same_keys(two_chai
     assert_core("linear_response", *two_chains[:2])
 
 
+@pytest.mark.slow
 def test_linear_response_expands_again_at_powers_of_two_and_at_the_end_of_warmup(two_chains):
     centers = [np.asarray(state.sampler.core.expansion.center) for state in two_chains]
     changed = [(after != before).any(1) for before, after in pairwise(centers)]
@@ -170,6 +171,7 @@ def test_chains_of_linear_response_expand_each_at_its_own_mean(two_chains):
     assert (center[0] != center[1]).any()
 
 
+@pytest.mark.slow
 def test_error_of_the_expansion_is_finite_once_there_are_two(two_chains):
     errors = np.array([state.sampler.core.surrogate_error for state in two_chains])
     assert np.isnan(errors[:4]).all() and (errors[4:] > 0).all() and np.isfinite(errors[4:]).all()

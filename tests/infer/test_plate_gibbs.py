@@ -43,6 +43,7 @@ def test_transition_leaves_the_posterior_stationary(model):
     assert exact_stationarity(transition, np.exp(np.asarray(log_joint, float))) < 1e-6
 
 
+@pytest.mark.slow
 def test_draws_have_the_conditional_frequencies(key):
     mcmc = MCMC(PlateGibbs(mixture), num_warmup=0, num_samples=4000, progress_bar=False)
     mcmc.run(key, MIXTURE_DATA)

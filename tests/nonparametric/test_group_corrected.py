@@ -97,12 +97,14 @@ def test_recenter_moves_to_the_mean_and_measures_the_error(key):
     assert int(state.num_steps) == 0
 
 
+@pytest.mark.slow
 def test_estimate_at_the_border_gives_a_finite_center(key):
     state = start(SQUARE, key, exactly(SQUARE), estimate=jnp.array([0.0, 1.0, 0.5, 0.6]))
     assert np.isfinite(state.expansion.messages).all()
     assert np.abs(state.expansion.center).max() == 5.0
 
 
+@pytest.mark.slow
 def test_full_buffer_is_reported(key):
     model = group_exact.EdgeCounts(jnp.array([39.0, 39.0, 10.0, 30.0]), jnp.asarray(40.0))
     state = start(SQUARE, key, exactly(SQUARE), num_groups=1)
