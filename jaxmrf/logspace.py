@@ -29,12 +29,12 @@ def log1mexp(log_prob: Float[Array, "*rest"]) -> Float[Array, "*rest"]:
     return jnp.where(is_large, large, jnp.log1p(-jnp.exp(jnp.where(is_large, -1, log_prob))))
 
 
-def log_sum(logs: Float[Array, "*rest"], axis: int) -> Float[Array, "*left"]:
-    """Log of the sum of exponentials along an axis; no NaN in derivatives where all are zero.
+def log_sum(logs: Float[Array, "*rest"], axis: int | tuple[int, ...]) -> Float[Array, "*left"]:
+    """Log of the sum of exponentials along axes; no NaN in derivatives where all are zero.
 
     Args:
         logs: Logs of the terms; minus infinity is a term of zero.
-        axis: Axis to sum.
+        axis: Axis or axes to sum.
     """
     top = jax.lax.stop_gradient(logs.max(axis=axis, keepdims=True))
     top = jnp.where(top == -jnp.inf, 0, top)

@@ -245,8 +245,7 @@ class DiscreteFactorGraph(SortedFieldsDistribution):
 
     def _moment(self, power: int, method: str) -> jax.Array:
         plan, graph = self._plan_for(method), self.hypergraph
-        owner = np.repeat(np.arange(graph.num_nodes), graph.num_states)
-        levels = (np.arange(graph.num_node_entries) - graph.node_starts[owner]) ** power
+        owner, levels = graph.node_owners, graph.node_levels**power
 
         def moment(factor_graph):
             marginals = junction_tree.solve(factor_graph, plan).nodes.flat

@@ -1,4 +1,4 @@
-"""How a clique multiplies its inputs and how its belief is read, for NumPy and JAX alike."""
+"""How a clique multiplies its inputs and how its belief is read."""
 
 import math
 from functools import lru_cache
@@ -94,18 +94,17 @@ def read(belief, reads: tuple):
         yield from read(table, subtree)
 
 
-def product(step: CliqueStep, tables, evidence, messages, xp=np, multiply=None):
+def product(step: CliqueStep, tables, evidence, messages, multiply=np.multiply):
     """Everything known about a clique; the product has few axes as long as it can."""
     parts = [tables[factor].transpose(axes).reshape(shape) for factor, axes, shape in step.inputs]
     parts += [evidence[node].reshape(shape) for node, shape in step.nodes]
     parts += [messages[child].reshape(shape) for child, shape in step.children]
     # of a large clique the tables of its last axes first: few products have the full size
     parts.sort(key=_size if math.prod(step.shape) <= _MANY else _place)
-    multiply = multiply or xp.multiply
     total = parts[0]
     for part in parts[1:]:
         total = multiply(total, part)
-    return total if total.shape == step.shape else xp.broadcast_to(total, step.shape)
+    return total if total.shape == step.shape else np.broadcast_to(total, step.shape)
 
 
 def _size(array) -> int:

@@ -114,16 +114,8 @@ def reduced_beliefs(factor_graph: FactorGraph, given: dict[int, int], beliefs: B
     """
     graph = factor_graph.hypergraph
     flat = np.zeros(graph.num_entries)
-    for stack in graph.stacks:
-        size = math.prod(stack.shape)
-        for row, factor in enumerate(stack.factors):
-            scope = graph.scopes[factor]
-            table = np.zeros(stack.shape)
-            index = tuple(given.get(node, slice(None)) for node in scope)
-            table[index] = beliefs.factors[int(factor)]
-            start = stack.start + row * size
-            flat[start : start + size] = table.ravel()
-    return beliefs._replace(
-        nodes=Tables(beliefs.nodes.flat, graph, is_of_factors=False),
-        factors=Tables(flat, graph, is_of_factors=True),
-    )
+    factors = Tables(flat, graph, is_of_factors=True)
+    for table, scope, found in zip(factors, graph.scopes, beliefs.factors, strict=True):
+        table[tuple(given.get(node, slice(None)) for node in scope)] = found
+    nodes = Tables(beliefs.nodes.flat, graph, is_of_factors=False)
+    return beliefs._replace(nodes=nodes, factors=factors)

@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmrf.exact.junction_tree import gather_up, plan_for
+from jaxmrf.exact.junction_tree import gather_up
 from jaxmrf.graphs import EliminationPlan
+from jaxmrf.graphs.elimination import plan_for
 from jaxmrf.graphs.gather import split_plan
 from jaxmrf.models import FactorGraph
 from jaxmrf.types import Array, Int, Key
@@ -59,7 +60,7 @@ def sample(
     >>> bool((sample(jax.random.key(0), graph, num_samples=9).sum(axis=1) % 2 == 0).all())
     True
     """
-    plan = plan_for("sample", factor_graph, plan)
+    plan = plan_for("sample", factor_graph.hypergraph, plan)
     if plan.total_cells > MAX_CELLS:
         raise ValueError(
             f"sample: expected an elimination of at most {MAX_CELLS} configurations, got "

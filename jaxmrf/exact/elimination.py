@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxmrf.exact.draws import MAX_CELLS
-from jaxmrf.graphs import EliminationPlan, Hypergraph, elimination_plan
+from jaxmrf.graphs import EliminationPlan, Hypergraph
+from jaxmrf.graphs.elimination import plan_for
 from jaxmrf.graphs.gather import split_plan
 from jaxmrf.logspace import log_sum
 from jaxmrf.types import Array
@@ -78,12 +79,7 @@ def eliminate(
     >>> int(eliminate(structure, jnp.tile(differs, 2), COUNTING))
     2
     """
-    plan = elimination_plan(hypergraph) if plan is None else plan
-    if plan.hypergraph != hypergraph:
-        raise ValueError(
-            f"eliminate: expected a plan of {hypergraph}, got one of {plan.hypergraph}; pass "
-            "elimination_plan(hypergraph)"
-        )
+    plan = plan_for("eliminate", hypergraph, plan)
     if plan.total_cells > MAX_CELLS:
         raise ValueError(
             f"eliminate: expected an elimination of at most {MAX_CELLS} configurations, got "
@@ -101,23 +97,21 @@ def eliminate(
 def _eliminate(plan: EliminationPlan, semiring: Semiring, tables: Array) -> Array:
     gather = split_plan(plan, MAX_CELLS).gather
     fill = lambda size, value: jnp.full(size, value, tables.dtype)  # noqa: E731
-    num_steps, num_rows = gather.index.shape[:2]
     buffer = jnp.concatenate(
         [
             tables,
             fill(plan.hypergraph.num_node_entries, semiring.one),
             fill(1, semiring.one),
             fill(1, semiring.zero),
-            fill(num_steps * num_rows, semiring.one),
+            fill(gather.size - gather.start, semiring.one),
         ]
     )
 
     def step(buffer, xs):
-        number, index = xs
+        place, index = xs
         row = semiring.add(semiring.multiply(buffer[index], axis=2), axis=1)
-        place = gather.start + num_rows * number
         row = row.astype(buffer.dtype)
         return jax.lax.dynamic_update_slice_in_dim(buffer, row, place, 0), None
 
-    buffer, _ = jax.lax.scan(step, buffer, (jnp.arange(num_steps), gather.index))
+    buffer, _ = jax.lax.scan(step, buffer, (gather.step_starts, gather.index))
     return semiring.multiply(buffer[gather.roots], axis=0)

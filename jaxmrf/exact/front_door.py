@@ -6,6 +6,7 @@ NumPy, which compiles nothing; a traced model goes to the compiled junction tree
 """
 
 import heapq
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -117,7 +118,7 @@ def m_best(
         """Queue the best configuration among those allowed; leading variables are fixed."""
         nonlocal count
         evidence = np.where(allowed, np.asarray(factor_graph.log_evidence, np.float64), -np.inf)
-        states, value = host.mode(_with_evidence(factor_graph, evidence), plan)
+        states, value = host.mode(replace(factor_graph, log_evidence=evidence), plan)
         if value > -np.inf:
             count += 1
             heapq.heappush(heap, (-value, count, states, allowed, first))
@@ -139,10 +140,6 @@ def m_best(
             fixed[start:stop] = False
             fixed[start + states[node]] = True
     return found
-
-
-def _with_evidence(factor_graph: FactorGraph, log_evidence: np.ndarray) -> FactorGraph:
-    return FactorGraph(factor_graph.log_tables, log_evidence, factor_graph.hypergraph)
 
 
 def _is_traced(factor_graph: FactorGraph) -> bool:

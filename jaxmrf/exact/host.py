@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxmrf.exact._cliques import CliqueStep, clique_steps, product, read
-from jaxmrf.graphs import EliminationPlan, Hypergraph, elimination_plan
+from jaxmrf.graphs import EliminationPlan, Hypergraph
+from jaxmrf.graphs.elimination import plan_for
 from jaxmrf.models import Beliefs, FactorGraph, Tables
 from jaxmrf.types import Float, Int
 
@@ -38,7 +39,7 @@ def solve(factor_graph: FactorGraph, plan: EliminationPlan | None = None) -> Bel
         ValueError: If the plan is of another model or its tables would be too large.
     """
     graph = factor_graph.hypergraph
-    steps = clique_steps(_plan_for(graph, plan), MERGE_BELOW)
+    steps = clique_steps(plan_for("host", graph, plan), MERGE_BELOW)
     up = _pass_up(steps, factor_graph)
     if up is None:
         return _impossible(graph)
@@ -89,7 +90,7 @@ def mode(
         ValueError: If the plan is of another model or its tables would be too large.
     """
     graph = factor_graph.hypergraph
-    steps = clique_steps(_plan_for(graph, plan), MERGE_BELOW)
+    steps = clique_steps(plan_for("host", graph, plan), MERGE_BELOW)
     tables, evidence, log_scale = _linear(factor_graph, is_log=True)
     messages: list = [None] * len(steps)
     value = log_scale
@@ -127,7 +128,7 @@ def sample(
         ValueError: As for ``solve``, or if all configurations are impossible.
     """
     graph = factor_graph.hypergraph
-    steps = clique_steps(_plan_for(graph, plan), MERGE_BELOW)
+    steps = clique_steps(plan_for("host", graph, plan), MERGE_BELOW)
     up = _pass_up(steps, factor_graph)
     if up is None:
         raise ValueError(
@@ -229,17 +230,6 @@ def _log_sum(logs: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     top = np.where(top == -np.inf, 0, top)
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(np.exp(logs - top).sum(axis=axes)) + top)
-
-
-def _plan_for(graph: Hypergraph, plan: EliminationPlan | None) -> EliminationPlan:
-    if plan is None:
-        return elimination_plan(graph)
-    if plan.hypergraph != graph:
-        raise ValueError(
-            f"host: expected a plan of {graph}, got one of {plan.hypergraph}; pass "
-            "elimination_plan(factor_graph.hypergraph)"
-        )
-    return plan
 
 
 def _linear(factor_graph: FactorGraph, is_log: bool = False):

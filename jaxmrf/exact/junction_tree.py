@@ -16,12 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmrf.exact._contraction import contract_all
-from jaxmrf.graphs import EliminationPlan, Hypergraph, elimination_plan
+from jaxmrf.graphs import EliminationPlan, Hypergraph
+from jaxmrf.graphs.elimination import plan_for
 from jaxmrf.graphs.gather import GatherPlan, split_plan
 from jaxmrf.models import Beliefs, FactorGraph, Tables
 from jaxmrf.types import Array, ArrayLike, Float
 
-__all__ = ["gather_up", "log_z", "plan_for", "solve", "solve_batch"]
+__all__ = ["gather_up", "log_z", "solve", "solve_batch"]
 
 
 def log_z(factor_graph: FactorGraph, plan: EliminationPlan | None = None) -> Float[Array, ""]:
@@ -41,7 +42,7 @@ def log_z(factor_graph: FactorGraph, plan: EliminationPlan | None = None) -> Flo
     >>> round(float(jnp.exp(log_z(graph))), 3)
     32.0
     """
-    plan = plan_for("log_z", factor_graph, plan)
+    plan = plan_for("log_z", factor_graph.hypergraph, plan)
     return _jitted_log_z(plan, *_arrays(factor_graph))
 
 
@@ -57,7 +58,7 @@ def solve(factor_graph: FactorGraph, plan: EliminationPlan | None = None) -> Bel
     Raises:
         ValueError: As for ``log_z``.
     """
-    plan = plan_for("solve", factor_graph, plan)
+    plan = plan_for("solve", factor_graph.hypergraph, plan)
     return _beliefs(factor_graph.hypergraph, *_solve(plan, *_arrays(factor_graph)))
 
 
@@ -79,7 +80,7 @@ def solve_batch(
     Raises:
         ValueError: As for ``log_z``, or if a row has not one entry per state.
     """
-    plan = plan_for("solve_batch", factor_graph, plan)
+    plan = plan_for("solve_batch", factor_graph.hypergraph, plan)
     number = factor_graph.hypergraph.num_node_entries
     if np.ndim(log_evidence) != 2 or np.shape(log_evidence)[1] != number:
         raise ValueError(
@@ -89,29 +90,6 @@ def solve_batch(
     log_tables = jnp.asarray(factor_graph.log_tables)
     found = _solve_batch(plan, log_tables, jnp.asarray(log_evidence, log_tables.dtype))
     return _beliefs(factor_graph.hypergraph, *found)
-
-
-def plan_for(
-    caller: str, factor_graph: FactorGraph, plan: EliminationPlan | None
-) -> EliminationPlan:
-    """The plan, checked against the model; the cheapest of a few if there is none.
-
-    Args:
-        caller: Name of the calling function, for the message.
-        factor_graph: The model.
-        plan: Elimination plan or None.
-
-    Raises:
-        ValueError: If the plan is of another model or its tables would be too large.
-    """
-    if plan is None:
-        return elimination_plan(factor_graph.hypergraph)
-    if plan.hypergraph != factor_graph.hypergraph:
-        raise ValueError(
-            f"{caller}: expected a plan of {factor_graph.hypergraph}, got one of "
-            f"{plan.hypergraph}; pass elimination_plan(factor_graph.hypergraph)"
-        )
-    return plan
 
 
 def _arrays(factor_graph: FactorGraph) -> tuple[Array, Array]:
@@ -191,8 +169,7 @@ def gather_up(gather: GatherPlan, log_tables: Array, log_evidence: Array) -> tup
         log_tables = jnp.broadcast_to(log_tables[:, None], (len(log_tables), *items))
     dtype = jnp.result_type(log_tables, log_evidence)
     one, zero = jnp.zeros((1, *items), dtype), jnp.full((1, *items), -jnp.inf, dtype)
-    num_steps, num_rows = gather.index.shape[:2]
-    rows = jnp.zeros((num_steps * num_rows, *items), dtype)
+    rows = jnp.zeros((gather.size - gather.start, *items), dtype)
     buffer = jnp.concatenate([log_tables, log_evidence, one, zero, rows])
 
     def step(buffer, xs):
@@ -208,7 +185,7 @@ def gather_up(gather: GatherPlan, log_tables: Array, log_evidence: Array) -> tup
         buffer = jax.lax.dynamic_update_slice_in_dim(buffer, row, place, 0)
         return buffer, weights / total[:, None]
 
-    return jax.lax.scan(step, buffer, (_row_places(gather), gather.index))
+    return jax.lax.scan(step, buffer, (gather.step_starts, gather.index))
 
 
 def _gather_down(gather: GatherPlan, shares: Array, adjoint: Array) -> Array:
@@ -221,10 +198,5 @@ def _gather_down(gather: GatherPlan, shares: Array, adjoint: Array) -> Array:
         share = jnp.broadcast_to(share, (*index.shape, *share.shape[3:]))
         return adjoint.at[index].add(share, mode="promise_in_bounds"), None
 
-    xs = (_row_places(gather), gather.index, shares)
+    xs = (gather.step_starts, gather.index, shares)
     return jax.lax.scan(step, adjoint, xs, reverse=True)[0]
-
-
-def _row_places(gather: GatherPlan) -> np.ndarray:
-    num_steps, num_rows = gather.index.shape[:2]
-    return gather.start + num_rows * np.arange(num_steps)

@@ -27,6 +27,7 @@ __all__ = [
     "elimination_order",
     "elimination_plan",
     "order_from_contraction_path",
+    "plan_for",
 ]
 
 MAX_MEMORY = 2**32
@@ -196,6 +197,27 @@ def elimination_plan(
             f"{as_bytes(plan.memory)} (2^{plan.width:.1f} entries, treewidth {plan.treewidth}); "
             "observe more variables, pass a better order or a larger max_memory, or use a method "
             "of jaxmrf.variational or jaxmrf.sampling"
+        )
+    return plan
+
+
+def plan_for(caller: str, hypergraph: Hypergraph, plan: EliminationPlan | None) -> EliminationPlan:
+    """The plan, checked against the model; the cheapest of a few if there is none.
+
+    Args:
+        caller: Name of the calling function, for the message.
+        hypergraph: Structure of the model.
+        plan: Elimination plan or None.
+
+    Raises:
+        ValueError: If the plan is of another model, or none is within the default memory.
+    """
+    if plan is None:
+        return elimination_plan(hypergraph)
+    if plan.hypergraph != hypergraph:
+        raise ValueError(
+            f"{caller}: expected a plan of {hypergraph}, got one of {plan.hypergraph}; pass "
+            "elimination_plan of the model's own hypergraph"
         )
     return plan
 

@@ -54,6 +54,12 @@ class GatherPlan:
         num_steps, num_rows = self.index.shape[:2]
         return self.start + num_steps * num_rows
 
+    @property
+    def step_starts(self) -> np.ndarray:
+        """Place of the first row of every step, ``[steps]``."""
+        num_steps, num_rows = self.index.shape[:2]
+        return self.start + num_rows * np.arange(num_steps, dtype=np.int32)
+
 
 class SplitPlan(NamedTuple):
     """An elimination in two parts, the small buckets by gathers and the rest as a smaller model.

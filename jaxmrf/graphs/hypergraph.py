@@ -119,6 +119,17 @@ class Hypergraph:
         return sum(self.num_states)
 
     @cached_property
+    def node_owners(self) -> np.ndarray:
+        """Variable of every place in a flat array of all states, ``[node_entries]``."""
+        return np.repeat(np.arange(self.num_nodes, dtype=np.int32), self.num_states)
+
+    @cached_property
+    def node_levels(self) -> np.ndarray:
+        """State at every place in a flat array of all states, ``[node_entries]``."""
+        places = np.arange(self.num_node_entries)
+        return (places - self.node_starts[self.node_owners]).astype(np.int32)
+
+    @cached_property
     def neighbors(self) -> tuple[frozenset[int], ...]:
         """For every variable, the others that share a factor with it."""
         found: list[set[int]] = [set() for _ in self.num_states]

@@ -213,10 +213,8 @@ class FactorGraph:
             states: State of every variable, or -1.
         """
         graph = self.hypergraph
-        owner = np.repeat(np.arange(graph.num_nodes), graph.num_states)
-        level = np.arange(graph.num_node_entries) - graph.node_starts[owner]
-        seen = jnp.asarray(states)[owner]
-        is_allowed = (seen < 0) | (seen == level)
+        seen = jnp.asarray(states)[graph.node_owners]
+        is_allowed = (seen < 0) | (seen == graph.node_levels)
         return replace(
             self, log_evidence=jnp.where(is_allowed, jnp.asarray(self.log_evidence), -jnp.inf)
         )
@@ -299,23 +297,25 @@ class FactorGraph:
 
 
 def log_potential_of(
-    factor_graph: FactorGraph, states: Int[ArrayLike, " nodes"]
-) -> Float[Array, ""]:
-    """Unnormalised log-probability of one configuration, evidence included.
+    factor_graph: FactorGraph, states: Int[ArrayLike, "nodes *chains"]
+) -> Float[Array, "*chains"]:
+    """Unnormalised log-probability of configurations, evidence included.
 
     Args:
         factor_graph: The model.
-        states: State of every variable.
+        states: State of every variable; further axes hold further configurations.
     """
-    graph, states = factor_graph.hypergraph, jnp.asarray(states)
-    total = jnp.asarray(factor_graph.log_evidence)[graph.node_starts + states].sum()
+    graph, states = factor_graph.hypergraph, jnp.asarray(states, jnp.int32)
+    log_tables = jnp.asarray(factor_graph.log_tables)
+    along = (slice(None), *(None,) * (states.ndim - 1))  # what belongs to factors, for all chains
+    places = graph.node_starts.astype(np.int32)[along] + states
+    total = jnp.asarray(factor_graph.log_evidence)[places].sum(axis=0)
     for stack in graph.stacks:
-        strides = np.cumprod((1, *stack.shape[:0:-1]))[::-1].astype(np.int32)
-        size = math.prod(stack.shape)
-        place = stack.start + size * np.arange(len(stack.factors))
-        if stack.shape:
-            place = place + (states[stack.nodes] * strides).sum(axis=1)
-        total += jnp.asarray(factor_graph.log_tables)[place].sum()
+        places = graph.table_starts[stack.factors].astype(np.int32)[along]
+        for axis in range(len(stack.shape)):
+            stride = math.prod(stack.shape[axis + 1 :])
+            places = places + stride * states[stack.nodes[:, axis]]
+        total += log_tables[places].sum(axis=0)
     return total
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from jax.scipy.special import logsumexp
 
 from jaxmrf.graphs.blankets import BlanketPlan
-from jaxmrf.models import FactorGraph
+from jaxmrf.models import FactorGraph, log_potential_of
 from jaxmrf.sampling import factor_gibbs
 from jaxmrf.types import Array, Float, Int, Key
 
@@ -74,7 +74,7 @@ def estimate(
     def step(carry, xs):
         states, log_weights = carry
         number, rise, power = xs
-        log_weights += rise * factor_gibbs.log_potentials(factor_graph, states)
+        log_weights += rise * log_potential_of(factor_graph, states)
         states = factor_gibbs.sweep(
             jax.random.fold_in(key_sweeps, number),
             states,
@@ -104,6 +104,5 @@ def _log_allowed(factor_graph: FactorGraph) -> Array:
     """Log of the number of configurations that the evidence allows."""
     graph = factor_graph.hypergraph
     is_allowed = (jnp.asarray(factor_graph.log_evidence) > -jnp.inf).astype(jnp.float32)
-    owner = np.repeat(np.arange(graph.num_nodes), graph.num_states)
-    counts = jax.ops.segment_sum(is_allowed, owner, graph.num_nodes)
+    counts = jax.ops.segment_sum(is_allowed, graph.node_owners, graph.num_nodes)
     return jnp.log(counts).sum()

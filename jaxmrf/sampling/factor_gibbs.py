@@ -18,7 +18,7 @@ from jaxmrf.graphs.blankets import BlanketBlock, BlanketPlan
 from jaxmrf.models import FactorGraph
 from jaxmrf.types import Array, Float, Int, Key
 
-__all__ = ["init", "log_potentials", "run", "sweep"]
+__all__ = ["init", "run", "sweep"]
 
 
 def init(
@@ -104,28 +104,6 @@ def run(
         return sweep(key_sweep, states, factor_graph, plan, inverse_temperature=inverse_temperature)
 
     return jax.lax.fori_loop(0, num_sweeps, body, states)
-
-
-def log_potentials(
-    factor_graph: FactorGraph, states: Int[Array, "nodes chains"]
-) -> Float[Array, " chains"]:
-    """Unnormalised log-probability of the state of every chain, evidence included.
-
-    Args:
-        factor_graph: The model.
-        states: Current states.
-    """
-    graph = factor_graph.hypergraph
-    states = states.astype(jnp.int32)
-    log_tables = jnp.asarray(factor_graph.log_tables)
-    total = jnp.asarray(factor_graph.log_evidence)[graph.node_starts[:, None] + states].sum(axis=0)
-    for stack in graph.stacks:
-        shape = stack.shape
-        place = jnp.asarray(graph.table_starts[stack.factors], jnp.int32)[:, None]
-        for axis in range(len(shape)):
-            place = place + int(np.prod(shape[axis + 1 :])) * states[stack.nodes[:, axis]]
-        total += jnp.broadcast_to(log_tables[place], (len(place), states.shape[1])).sum(axis=0)
-    return total
 
 
 def _logits(

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmrf.graphs.blankets import BlanketPlan
-from jaxmrf.models import FactorGraph
+from jaxmrf.models import FactorGraph, log_potential_of
 from jaxmrf.sampling import factor_gibbs
 from jaxmrf.types import Array, ArrayLike, Bool, Float, Int, Key
 
@@ -83,7 +83,7 @@ def step(
     states = factor_gibbs.sweep(
         key_sweep, state.states, factor_graph, plan, inverse_temperature=betas
     )
-    potentials = factor_gibbs.log_potentials(factor_graph, states)
+    potentials = log_potential_of(factor_graph, states)
     number = jnp.arange(len(betas))
     is_asked = (number % 2 == state.num_steps % 2) & (number < len(betas) - 1)
     following = jnp.minimum(number + 1, len(betas) - 1)

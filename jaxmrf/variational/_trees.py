@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxmrf.logspace import log_sum
 from jaxmrf.types import Array, Float
 
 __all__ = ["Forest", "forest", "forest_beliefs"]
@@ -88,7 +89,7 @@ def forest_beliefs(
 
     def climb(below, level):
         parents, children, table, is_edge = level
-        up = _log_sum(table + below[children][:, None], axis=2)
+        up = log_sum(table + below[children][:, None], axis=2)
         return below.at[parents].add(jnp.where(is_edge, up, 0)), up
 
     def descend(total, level):
@@ -96,7 +97,7 @@ def forest_beliefs(
         is_open = up > -jnp.inf
         rest = jnp.where(is_open, total[parents] - jnp.where(is_open, up, 0), -jnp.inf)
         joint = table + rest[:, :, None]
-        down = jnp.where(is_edge, _log_sum(joint, axis=1), 0)
+        down = jnp.where(is_edge, log_sum(joint, axis=1), 0)
         return total.at[children].add(down), joint + below[children][:, None]
 
     below, ups = jax.lax.scan(climb, fields, levels, reverse=True)
@@ -104,16 +105,6 @@ def forest_beliefs(
     return _scaled(total, (1,)), _scaled(joints, (2, 3))
 
 
-def _log_sum(logs: Array, axis: int | tuple[int, ...]) -> Array:
-    """Log of summed exponentials, with derivatives also where all are minus infinity."""
-    top = jax.lax.stop_gradient(logs.max(axis=axis, keepdims=True))
-    top = jnp.where(top > -jnp.inf, top, 0)
-    total = jnp.exp(logs - top).sum(axis=axis)
-    is_positive = total > 0
-    safe = jnp.log(jnp.where(is_positive, total, 1)) + top.reshape(total.shape)
-    return jnp.where(is_positive, safe, -jnp.inf)
-
-
 def _scaled(logs: Array, axes: tuple[int, ...]) -> Array:
-    total = jnp.expand_dims(_log_sum(logs, axes), axes)
+    total = jnp.expand_dims(log_sum(logs, axes), axes)
     return logs - jnp.where(total > -jnp.inf, total, 0)

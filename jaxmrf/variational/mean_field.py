@@ -168,9 +168,7 @@ def _beliefs(factor_graph, plan: MeanFieldPlan, nodes, joints, end, rule: Stoppi
             product = product * _along(belief, axis, len(stack.shape))
         parts.append(product.ravel())
     factors = jnp.concatenate(parts).at[plan.entries].set(joints, mode="drop")
-    owners = np.repeat(np.arange(structure.num_nodes), structure.num_states)
-    levels = np.arange(structure.num_node_entries) - structure.node_starts[owners]
-    flat = nodes[owners.astype(np.int32), levels.astype(np.int32)]
+    flat = nodes[structure.node_owners, structure.node_levels]
     tables = jnp.asarray(factor_graph.log_tables), jnp.asarray(factor_graph.log_evidence)
     # an edge's entropy replaces those of its ends
     ends = np.concatenate([trees.parents.ravel(), trees.children.ravel()])
