@@ -87,3 +87,9 @@ def test_impossible_structure_raises(num_states, scopes, message):
 def test_assignment_raises(structure):
     with pytest.raises(AttributeError, match="expected no assignment, got scopes; build another"):
         structure.scopes = ()
+
+
+def test_every_place_in_the_array_of_states_has_its_variable_and_state():
+    structure = Hypergraph([2, 1, 3], [])
+    assert structure.node_owners.tolist() == [0, 0, 1, 2, 2, 2]
+    assert structure.node_levels.tolist() == [0, 1, 0, 0, 1, 2]
