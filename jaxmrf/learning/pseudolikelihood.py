@@ -3,20 +3,19 @@ r"""Maximum pseudo-likelihood: every node predicted from its neighbours.
 .. math:: \hat\theta = \arg\max_\theta \frac1n \sum_{m=1}^n \sum_i
           \log p_\theta(x_i^m \mid x_{-i}^m) - \frac{\lambda}{2} \lVert\theta\rVert^2
 
-Concave in the parameters of a pairwise model, consistent, and free of the normaliser. Reference:
-Besag, "Statistical analysis of non-lattice data", The Statistician 24 (1975).
+Concave in the parameters of a pairwise model, consistent, and free of the normaliser. The data
+enter as counts of each node's neighbourhoods, taken once (``neighborhoods``). Reference: Besag,
+"Statistical analysis of non-lattice data", The Statistician 24 (1975).
 """
 
-from functools import lru_cache
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from jaxmrf.graphs import Graph
-from jaxmrf.learning.moments import Build, check_start, identity
-from jaxmrf.learning.training import FitResult, minimize
-from jaxmrf.models import log_pseudolikelihood
+from jaxmrf.learning.moments import Build, identity
+from jaxmrf.learning.neighborhoods import NeighborhoodTable, fit_by_neighborhoods, log_conditionals
+from jaxmrf.learning.training import FitResult
+from jaxmrf.models import PairwiseModel
+from jaxmrf.types import Array, Float
 
 __all__ = ["fit_pseudolikelihood"]
 
@@ -53,34 +52,18 @@ def fit_pseudolikelihood(
     >>> bool(fit.is_converged), round(float(fit.model.couplings[0]), 3)
     (True, 0.693)
     """
-    if not l2 >= 0:
-        raise ValueError(f"fit_pseudolikelihood: expected l2 to be 0 or more, got {l2}; raise it")
-    parameters, states = check_start(data, graph, parameters, build, caller="fit_pseudolikelihood")
-    estimate, gap, num_iters = minimize(
-        _objective(build),
-        parameters,
-        args=(graph, states, float(l2)),
+    return fit_by_neighborhoods(
+        _loss,
+        data,
+        graph,
+        parameters=parameters,
+        build=build,
+        l2=l2,
         tolerance=tolerance,
         max_iters=max_iters,
-    )
-    return FitResult(
-        parameters=estimate,
-        last_parameters=estimate,
-        model=build(estimate),
-        history=None,
-        moment_mismatch=gap,
-        is_converged=gap <= tolerance,
-        num_iters=num_iters,
+        caller="fit_pseudolikelihood",
     )
 
 
-@lru_cache(maxsize=128)
-def _objective(build: Build):
-    """The function to minimise, one object per ``build``, so that it compiles once."""
-
-    def objective(parameters, graph, states, l2):
-        fit = jnp.mean(log_pseudolikelihood(build(parameters), graph, states))
-        size = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(parameters))
-        return l2 / 2 * size - fit
-
-    return objective
+def _loss(model: PairwiseModel, table: NeighborhoodTable) -> Float[Array, "block states columns"]:
+    return -log_conditionals(model, table)
