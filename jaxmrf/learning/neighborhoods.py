@@ -191,15 +191,18 @@ def _met_configurations(states, nodes, ends, num_states: int):
     by_node = np.ascontiguousarray(states.T)
     num_items = by_node.shape[1]
     groups = np.split(ends["others"], np.searchsorted(ends["owners"], np.arange(1, len(nodes))))
-    met = [_distinct(by_node[neighbors], num_states) for neighbors in groups]
-    width = 1 << (max(len(first) for first, _ in met) - 1).bit_length()
-    levels = np.arange(num_states)[:, None]
-    if width >= num_items:
-        return ends["others"], by_node, (by_node[nodes][:, None] == levels).astype(np.uint8)
+    met, width = {}, 1
+    for member in sorted(range(len(nodes)), key=lambda member: -len(groups[member])):
+        first, _ = met[member] = _distinct(by_node[groups[member]], num_states)
+        width = max(width, 1 << (len(first) - 1).bit_length())
+        if width >= num_items:
+            levels = np.arange(num_states)[:, None]
+            return ends["others"], by_node, (by_node[nodes][:, None] == levels).astype(np.uint8)
     columns = np.zeros((len(ends["others"]), width), dtype=states.dtype)
     counts = np.zeros((len(nodes), num_states, width), dtype=np.int32)
     start = 0
-    for member, (neighbors, (first, column)) in enumerate(zip(groups, met, strict=True)):
+    for member, neighbors in enumerate(groups):
+        first, column = met[member]
         columns[start : start + len(neighbors), : len(first)] = by_node[neighbors][:, first]
         start += len(neighbors)
         np.add.at(counts[member], (by_node[nodes[member]], column), 1)
