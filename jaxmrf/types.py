@@ -21,6 +21,7 @@ points            abscissae on the line, of a quadrature or of the hull of a den
 block             the nodes of one neighbour table: a class of degrees, or a tile of a sweep
 degree            neighbour slots of a block, padded to the largest degree in it
 rows              states in the order of a sweep plan, its padding included
+words             unsigned integers that hold a chain, or a row of a lattice, in each bit
 ================  ==========================================================================
 """
 
@@ -28,9 +29,9 @@ from typing import Any, TypeAlias
 
 import jax
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt
 
-__all__ = ["Array", "ArrayLike", "Bool", "Float", "Int", "Key", "Leaf"]
+__all__ = ["Array", "ArrayLike", "Bool", "Float", "Int", "Key", "Leaf", "UInt"]
 
 ArrayLike: TypeAlias = jax.Array | np.ndarray
 """Data as callers have it: a JAX array, a tracer or a NumPy array."""

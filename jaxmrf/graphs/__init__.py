@@ -1,6 +1,7 @@
 """What touches what: undirected graphs, lattices, colourings and plans, in NumPy."""
 
 from jaxmrf.graphs.blankets import BlanketPlan, blanket_plan
+from jaxmrf.graphs.checkerboard import CheckerboardPlan, checkerboard_plan
 from jaxmrf.graphs.coloring import color
 from jaxmrf.graphs.conditionals import ConditionalPlan, conditional_plan, forest_blocks
 from jaxmrf.graphs.elimination import (
@@ -26,6 +27,7 @@ from jaxmrf.graphs.sweeps import SweepPlan, sweep_plan
 
 __all__ = [
     "BlanketPlan",
+    "CheckerboardPlan",
     "Clique",
     "ConditionalPlan",
     "EliminationPlan",
@@ -38,6 +40,7 @@ __all__ = [
     "bethe_regions",
     "binary_tree",
     "blanket_plan",
+    "checkerboard_plan",
     "cluster_variation",
     "color",
     "complete_bipartite",

@@ -18,8 +18,8 @@ from jaxmrf.types import Leaf
 
 __all__ = ["SweepPlan", "sweep_plan"]
 
-# entering a tile, in the units of NODE_COST
-TILE_COST = 100
+# entering a tile, in the units of NODE_COST: with chains last in memory, and with nodes last
+TILE_COST, ALIGNED_TILE_COST = 100, 1000
 MAX_CLASSES = 4
 
 
@@ -69,7 +69,11 @@ class SweepPlan:
 
 
 def sweep_plan(
-    graph: Graph, *, colors: Sequence[int] | np.ndarray | None = None, clamped: Iterable[int] = ()
+    graph: Graph,
+    *,
+    colors: Sequence[int] | np.ndarray | None = None,
+    clamped: Iterable[int] = (),
+    multiple: int = 1,
 ) -> SweepPlan:
     """The plan of a coloured Gibbs sweep; equal arguments give the same object.
 
@@ -78,6 +82,8 @@ def sweep_plan(
         colors: A proper colouring, shape ``[nodes]``; no tile mixes its colours. By default each
             degree class is coloured by ``graphs.color``, which takes fewer colours.
         clamped: Nodes that keep their state.
+        multiple: Number that divides the size of every tile, for kernels that hold nodes in the
+            lanes of a vector; their tiles are larger too, as each costs them more to enter.
 
     Raises:
         ValueError: If the colouring is not proper or a clamped node does not exist.
@@ -93,13 +99,15 @@ def sweep_plan(
             f"sweep_plan: expected clamped nodes in 0..{graph.num_nodes - 1}, got {clamped}; "
             "name nodes of the graph"
         )
-    if colors is None:
-        return _sweep_plan(graph, None, clamped)
-    return _sweep_plan(graph, tuple(check_colors(graph, colors).tolist()), clamped)
+    if colors is not None:
+        colors = tuple(check_colors(graph, colors).tolist())
+    return _sweep_plan(graph, colors, clamped, multiple)
 
 
 @lru_cache(maxsize=64)
-def _sweep_plan(graph: Graph, colors: tuple | None, clamped: tuple[int, ...]) -> SweepPlan:
+def _sweep_plan(
+    graph: Graph, colors: tuple | None, clamped: tuple[int, ...], multiple: int
+) -> SweepPlan:
     """The plan, kept because NumPyro rebuilds its distributions at every trace."""
     rows = np.zeros(graph.num_nodes, np.int32)
     stacks, num_rows = [], 0
@@ -107,7 +115,7 @@ def _sweep_plan(graph: Graph, colors: tuple | None, clamped: tuple[int, ...]) ->
     is_free[list(clamped)] = False
     for members in degree_classes(graph, np.flatnonzero(is_free), max_classes=MAX_CLASSES):
         assignment = color(_induced(graph, members)) if colors is None else np.take(colors, members)
-        tiles = _tiles(members, assignment, int(graph.degrees[members].max()))
+        tiles = _tiles(members, assignment, int(graph.degrees[members].max()), multiple)
         rows[tiles[tiles >= 0]] = num_rows + np.flatnonzero(tiles >= 0)
         num_rows += tiles.size
         stacks.append(_stack(neighbor_block(graph, tiles.ravel()), tiles.shape))
@@ -132,13 +140,14 @@ def _induced(graph: Graph, members: np.ndarray) -> Graph:
     return Graph(members.size, edges[(edges >= 0).all(axis=1)])
 
 
-def _tiles(members: np.ndarray, assignment: np.ndarray, degree: int) -> np.ndarray:
+def _tiles(members: np.ndarray, assignment: np.ndarray, degree: int, multiple: int) -> np.ndarray:
     """Members of one colour a row, shape [tiles, block], padded by -1; the cheapest block size."""
     colors = [members[assignment == number] for number in np.unique(assignment)]
     sizes = np.array([part.size for part in colors])
-    block = np.arange(1, sizes.max() + 1)
+    block = np.arange(multiple, sizes.max() + multiple, multiple)
     num_tiles = sum(-(-size // block) for size in sizes)
-    cost = num_tiles * (block * (degree + NODE_COST) + TILE_COST)
+    entry = TILE_COST if multiple == 1 else ALIGNED_TILE_COST
+    cost = num_tiles * (block * (degree + NODE_COST) + entry)
     block = int(block[cost.argmin()])
     padded = [np.pad(part, (0, -part.size % block), constant_values=-1) for part in colors]
     return np.concatenate(padded).reshape(-1, block)

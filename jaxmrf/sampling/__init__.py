@@ -4,10 +4,25 @@ from jaxmrf.sampling import (
     annealing,
     factor_gibbs,
     gibbs,
+    packed,
     perfect,
+    philox,
     rejection,
     slice,
     tempering,
 )
+from jaxmrf.sampling.plans import SamplerPlan, sampler_plan
 
-__all__ = ["annealing", "factor_gibbs", "gibbs", "perfect", "rejection", "slice", "tempering"]
+__all__ = [
+    "SamplerPlan",
+    "annealing",
+    "factor_gibbs",
+    "gibbs",
+    "packed",
+    "perfect",
+    "philox",
+    "rejection",
+    "sampler_plan",
+    "slice",
+    "tempering",
+]

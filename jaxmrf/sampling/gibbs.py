@@ -1,46 +1,43 @@
-r"""Coloured block Gibbs sampling of any pairwise field.
+r"""Coloured block Gibbs sampling of any pairwise field, from integers to integers.
 
 .. math:: p(x_i = k \mid x_{-i}) \propto
           \exp\Big(a_i(k) + \sum_{j \sim i} b_{ij}(k, x_j)\Big)
 
-Nodes of one tile of the plan share no edge, so they are drawn at once. Reference: Besag (1974);
-Geman & Geman (1984). The state is "nodes chains", chains last in memory, because a neighbour is
-then a contiguous row (14 times faster than vmapping over chains on a CPU); run one chain with a
-last axis of 1.
+A sweep plan runs the plain kernel (`plain_gibbs`), a sampler plan the form it has chosen; what
+draws again and again and needs only moments keeps its chains packed (`packed`). The state is
+"nodes chains", chains last in memory; run one chain with a last axis of 1. Reference: Besag (1974);
+Geman & Geman (1984).
 """
 
-from collections.abc import Callable
-
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-from jaxmrf.graphs import NeighborBlock, SweepPlan
-from jaxmrf.logspace import draw_from_relative_logits
+from jaxmrf.graphs import SweepPlan
 from jaxmrf.models import PairwiseModel
+from jaxmrf.sampling import packed, plain_gibbs
+from jaxmrf.sampling.plans import SamplerPlan
 from jaxmrf.types import Array, Int, Key
 
-__all__ = ["init", "run", "scan_tiles", "sweep"]
+__all__ = ["init", "run", "sweep"]
 
 
 def init(
-    key: Key, model: PairwiseModel, plan: SweepPlan, *, num_chains: int
+    key: Key, model: PairwiseModel, plan: SweepPlan | SamplerPlan, *, num_chains: int
 ) -> Int[Array, "nodes chains"]:
     """Independent uniform states, the start of a chain.
 
     Args:
         key: Random key.
         model: Pairwise model; only its number of states is read.
-        plan: Sweep plan of the graph.
+        plan: Sweep plan of the graph, or sampler plan.
         num_chains: Number of independent copies.
     """
-    dtype = jnp.int8 if model.num_states <= 128 else jnp.int32
-    shape = (plan.num_nodes, num_chains)
-    return jax.random.randint(key, shape, 0, model.num_states).astype(dtype)
+    layout = plan.layout if isinstance(plan, SamplerPlan) else plan
+    return packed.uniform_states(key, model, layout.num_nodes, num_chains)
 
 
 def sweep(
-    key: Key, states: Int[Array, "nodes chains"], model: PairwiseModel, plan: SweepPlan
+    key: Key,
+    states: Int[Array, "nodes chains"],
+    model: PairwiseModel,
+    plan: SweepPlan | SamplerPlan,
 ) -> Int[Array, "nodes chains"]:
     """Update every unclamped node of every chain once, tile by tile.
 
@@ -48,7 +45,7 @@ def sweep(
         key: Random key.
         states: Current states 0..K-1.
         model: Pairwise model.
-        plan: Sweep plan; fixes the order, the tiles and the clamped nodes.
+        plan: Sweep plan or sampler plan; fixes the order and the clamped nodes.
 
     Returns:
         New states; the joint distribution of the model is left invariant.
@@ -60,7 +57,7 @@ def run(
     key: Key,
     states: Int[Array, "nodes chains"],
     model: PairwiseModel,
-    plan: SweepPlan,
+    plan: SweepPlan | SamplerPlan,
     *,
     num_sweeps: int,
 ) -> Int[Array, "nodes chains"]:
@@ -68,68 +65,16 @@ def run(
 
     Args:
         key: Random key.
-        states: Current states 0..K-1.
+        states: Current states 0..K-1; as many chains as a sampler plan has.
         model: Pairwise model.
-        plan: Sweep plan.
+        plan: Sweep plan or sampler plan.
         num_sweeps: Number of sweeps.
+
+    Raises:
+        ValueError: If the states are not those of a sampler plan, or the model is not one that its
+            form can sample.
     """
-
-    def draw(key, block, rows):
-        return draw_from_relative_logits(key, model.relative_logits(block, rows))
-
-    def body(i, rows):
-        return scan_tiles(jax.random.fold_in(key, i), rows, plan, draw)
-
-    return jax.lax.fori_loop(0, num_sweeps, body, states[plan.nodes])[plan.rows]
-
-
-def scan_tiles(
-    key: Key,
-    rows: Int[Array, "rows chains"],
-    plan: SweepPlan,
-    draw: Callable[[Key, NeighborBlock, Array], Array],
-) -> Int[Array, "rows chains"]:
-    """One sweep of states held in the order of the plan, tile after tile.
-
-    One tile an iteration: without the loop's boundary XLA would compute a tile again, random
-    numbers included, inside every tile that reads it.
-
-    Args:
-        key: Random key; each tile gets its own.
-        rows: Current states, ``states[plan.nodes]``; ``rows[plan.rows]`` leads back.
-        plan: Sweep plan.
-        draw: New values "block chains" of a tile, from its key, its neighbours and all rows.
-
-    Returns:
-        New rows; those of clamped nodes are the old ones.
-    """
-
-    def update(rows, tile):
-        key, start, block = tile
-        drawn = draw(key, block, rows)
-        return jax.lax.dynamic_update_slice_in_dim(rows, drawn.astype(rows.dtype), start, 0), None
-
-    keys = _tile_keys(key, sum(len(stack.nodes) for stack in plan.tiles))
-    first_tile, first_row = 0, 0
-    for stack in plan.tiles:
-        num_tiles, size = stack.nodes.shape
-        starts = first_row + size * np.arange(num_tiles)
-        keys_class = keys[first_tile : first_tile + num_tiles]
-        rows, _ = jax.lax.scan(update, rows, (keys_class, starts, stack))
-        first_tile, first_row = first_tile + num_tiles, first_row + num_tiles * size
-    return rows
-
-
-def _tile_keys(key: Key, num_tiles: int) -> Key:
-    """Keys of a generator that XLA draws from inside a larger loop, where JAX has one.
-
-    Three times faster on a CPU than the default ``threefry2x32``, which fills arrays of its own.
-    """
-    key_words, key_split = jax.random.split(key)
-    if jax.random.key_impl(key) == "threefry2x32":
-        try:
-            words = jax.random.bits(key_words, (num_tiles, 4), jnp.uint32)
-            return jax.random.wrap_key_data(words, impl="threefry4x32")
-        except ValueError:  # JAX before 0.10
-            pass
-    return jax.random.split(key_split, num_tiles)
+    if isinstance(plan, SweepPlan):
+        return plain_gibbs.run(key, states, model, plan, num_sweeps=num_sweeps)
+    fields = packed.run(key, packed.pack(states, plan), model, plan, num_sweeps=num_sweeps)
+    return packed.unpack(fields, plan).astype(states.dtype)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from jaxmrf.graphs import NeighborBlock, SweepPlan
 from jaxmrf.models import Ising, PairwiseModel
-from jaxmrf.sampling.gibbs import scan_tiles
+from jaxmrf.sampling.plain_gibbs import scan_tiles
 from jaxmrf.types import Array, Bool, Int, Key
 
 __all__ = ["PerfectDraws", "sample"]

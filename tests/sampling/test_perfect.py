@@ -12,7 +12,7 @@ from examples import UNEVEN, potential_of, random_model
 from jaxmrf.exact import enumeration
 from jaxmrf.graphs import Graph, complete_bipartite, grid, sweep_plan
 from jaxmrf.models import Ising
-from jaxmrf.sampling import gibbs, perfect
+from jaxmrf.sampling import perfect, plain_gibbs
 from jaxmrf.testing.statistics import chi_square_p_value
 
 GRID3, GRID4 = grid((3, 3)), grid((4, 4))
@@ -119,7 +119,7 @@ def heat_bath(key, starts, model, plan, num_chains, num_sweeps):
 
     rows = jnp.repeat(jnp.asarray(starts, jnp.int8), num_chains, axis=1)[plan.nodes]
     for sweep in reversed(range(num_sweeps)):
-        rows = gibbs.scan_tiles(jax.random.fold_in(key, sweep), rows, plan, draw)
+        rows = plain_gibbs.scan_tiles(jax.random.fold_in(key, sweep), rows, plan, draw)
     return np.asarray(rows[plan.rows]).reshape(plan.num_nodes, num_starts, num_chains)
 
 

@@ -1,0 +1,243 @@
+"""Chains in the layout of a sampler plan: pack, sweep, count and unpack.
+
+What draws many particles and needs only their moments keeps them packed: means and agreements are
+counts of bits. The layout of the forms "tables" and "sums" is "rows words" and "words rows", a
+chain in every bit and nodes in the order of the sweep plan; of the form "lattice" it is that of
+`lattice_gibbs`; of the form "plain" the states are themselves.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmrf.graphs import Graph
+from jaxmrf.models import Ising, PairwiseModel, log_potential
+from jaxmrf.sampling import lattice_gibbs, plain_gibbs, sum_gibbs, table_gibbs
+from jaxmrf.sampling.plans import SamplerPlan, check_model
+from jaxmrf.types import Array, Float, Int, Key
+
+__all__ = [
+    "Collected",
+    "collect",
+    "init",
+    "log_potentials",
+    "mean_statistics",
+    "pack",
+    "run",
+    "uniform_states",
+    "unpack",
+]
+
+Fields = Array
+"""All chains in the layout of a sampler plan."""
+
+_KERNELS = {"lattice": lattice_gibbs, "tables": table_gibbs, "sums": sum_gibbs}
+
+
+def uniform_states(
+    key: Key, model: PairwiseModel, num_nodes: int, num_chains: int
+) -> Int[Array, "nodes chains"]:
+    """Independent uniform states, in bytes where they fit."""
+    dtype = jnp.int8 if model.num_states <= 128 else jnp.int32
+    return jax.random.randint(key, (num_nodes, num_chains), 0, model.num_states).astype(dtype)
+
+
+def init(key: Key, model: PairwiseModel, plan: SamplerPlan) -> Fields:
+    """Independent uniform states, packed.
+
+    Args:
+        key: Random key.
+        model: Pairwise model; only its number of states is read.
+        plan: Sampler plan.
+    """
+    return pack(uniform_states(key, model, plan.layout.num_nodes, plan.num_chains), plan)
+
+
+def run(
+    key: Key, fields: Fields, model: PairwiseModel, plan: SamplerPlan, *, num_sweeps: int
+) -> Fields:
+    """Fields after ``num_sweeps`` sweeps.
+
+    For speed on a CPU the outermost ``jax.jit`` around this takes ``plan.compiler_options``.
+
+    Args:
+        key: Random key.
+        fields: Current states, packed.
+        model: Pairwise model.
+        plan: Sampler plan.
+        num_sweeps: Number of sweeps.
+
+    Raises:
+        ValueError: If the form cannot sample the model, as far as that is known.
+    """
+    check_model(model, plan)
+    if plan.form == "plain":
+        return plain_gibbs.run(key, fields, model, plan.layout, num_sweeps=num_sweeps)
+    return _KERNELS[plan.form].run(key, fields, model, plan, num_sweeps=num_sweeps)
+
+
+def pack(states: Int[Array, "nodes chains"], plan: SamplerPlan) -> Fields:
+    """States in the layout of a plan.
+
+    Args:
+        states: States 0..K-1 of as many chains as the plan has.
+        plan: Sampler plan.
+
+    Raises:
+        ValueError: If the shape is another.
+    """
+    wanted = plan.layout.num_nodes, plan.num_chains
+    if states.shape != wanted:
+        raise ValueError(
+            f"pack: expected states of shape {wanted}, got {states.shape}; make a sampler_plan for "
+            f"this graph with num_chains={states.shape[-1]}"
+        )
+    if plan.form == "plain":
+        return states
+    if plan.form == "lattice":
+        return lattice_gibbs.pack(states, plan)
+    rows = states.astype(jnp.uint32)[plan.layout.nodes]
+    rows = jnp.pad(rows, ((0, 0), (0, 32 * plan.num_words - plan.num_chains)))
+    bits = rows.reshape(len(rows), plan.num_words, 32) << jnp.arange(32, dtype=jnp.uint32)
+    words = bits.sum(axis=2, dtype=jnp.uint32)
+    return words.T if plan.form == "sums" else words
+
+
+def unpack(fields: Fields, plan: SamplerPlan) -> Int[Array, "nodes chains"]:
+    """States from the layout of a plan, the inverse of ``pack``.
+
+    Args:
+        fields: States, packed.
+        plan: Sampler plan.
+    """
+    if plan.form == "plain":
+        return fields
+    if plan.form == "lattice":
+        return lattice_gibbs.unpack(fields, plan)
+    words = _nodes_of_words(fields, plan)
+    bits = (words[..., None] >> jnp.arange(32, dtype=jnp.uint32)) & 1
+    return bits.reshape(len(words), -1)[:, : plan.num_chains].astype(jnp.int8)
+
+
+def mean_statistics(
+    fields: Fields, model: PairwiseModel, graph: Graph, plan: SamplerPlan
+) -> PairwiseModel:
+    """Mean sufficient statistics over the chains, in the shape of the model.
+
+    Args:
+        fields: States, packed.
+        model: Pairwise model; only its shape is read.
+        graph: Its graph.
+        plan: Sampler plan.
+    """
+    if plan.form in ("tables", "sums") and isinstance(model, Ising):
+        words = _nodes_of_words(fields, plan)
+        first, second = graph.edges.T
+        dtype = jnp.asarray(model.fields).dtype
+        num_differing = _count_chains(words[first] ^ words[second], plan)
+        return Ising(
+            couplings=1 - 2 * num_differing.astype(dtype) / plan.num_chains,
+            fields=2 * _count_chains(words, plan).astype(dtype) / plan.num_chains - 1,
+        )
+    values = jax.vmap(partial(model.statistics, graph), in_axes=1, out_axes=-1)(
+        unpack(fields, plan)
+    )
+    return jax.tree.map(lambda value: value.mean(axis=-1), values)
+
+
+def log_potentials(
+    fields: Fields, model: PairwiseModel, graph: Graph, plan: SamplerPlan
+) -> Float[Array, " chains"]:
+    """Log potential of every chain, minus its energy.
+
+    Args:
+        fields: States, packed.
+        model: Pairwise model.
+        graph: Its graph.
+        plan: Sampler plan.
+    """
+    if plan.form == "lattice":
+        return lattice_gibbs.log_potentials(fields, model, plan)
+    return jax.vmap(partial(log_potential, model, graph), in_axes=1)(unpack(fields, plan))
+
+
+def _nodes_of_words(fields: Fields, plan: SamplerPlan) -> Array:
+    """Words of every node, shape [nodes, words]."""
+    rows = fields.T if plan.form == "sums" else fields
+    return rows[plan.layout.rows]
+
+
+def _count_chains(words: Array, plan: SamplerPlan) -> Array:
+    """Number of chains whose bit is 1, along the last axis."""
+    is_used = np.arange(plan.num_words * 32).reshape(-1, 32) < plan.num_chains
+    mask = (is_used << np.arange(32, dtype=np.uint32)).sum(axis=1, dtype=np.uint32)
+    return jax.lax.population_count(words & mask).astype(jnp.int32).sum(axis=-1)
+
+
+class Collected(NamedTuple):
+    """What was seen on the way.
+
+    Attributes:
+        fields: States after the last draw, packed.
+        mean: Mean of ``mean_of`` over the draws; None without it.
+        trace: ``trace_of`` of every draw, stacked; None without it.
+    """
+
+    fields: Fields
+    mean: Any
+    trace: Any
+
+
+def collect(
+    key: Key,
+    fields: Fields,
+    model: PairwiseModel,
+    plan: SamplerPlan,
+    *,
+    num_draws: int,
+    num_sweeps: int = 1,
+    mean_of: Callable[[Fields], Any] | None = None,
+    trace_of: Callable[[Fields], Any] | None = None,
+) -> Collected:
+    """Observables of many draws, without keeping the states.
+
+    Args:
+        key: Random key.
+        fields: States to start from, packed.
+        model: Pairwise model.
+        plan: Sampler plan.
+        num_draws: Number of draws.
+        num_sweeps: Sweeps from one draw to the next.
+        mean_of: Function of the packed states whose running mean is kept, such as
+            ``mean_statistics``; its results are arrays of real numbers.
+        trace_of: Function of the packed states whose results are all kept, such as
+            ``log_potentials``, or ``unpack`` for the states themselves.
+
+    Raises:
+        ValueError: If a number is below 1.
+    """
+    if num_draws < 1 or num_sweeps < 1:
+        raise ValueError(
+            "collect: expected num_draws and num_sweeps of at least 1, got "
+            f"{num_draws} and {num_sweeps}; raise them"
+        )
+    nothing = lambda fields: None  # noqa: E731
+    mean_of, trace_of = mean_of or nothing, trace_of or nothing
+
+    def draw(carry, number):
+        fields, mean = carry
+        key_draw = jax.random.fold_in(key, number)
+        fields = run(key_draw, fields, model, plan, num_sweeps=num_sweeps)
+        mean = jax.tree.map(
+            lambda old, new: old + (new - old) / (number + 1), mean, mean_of(fields)
+        )
+        return (fields, mean), trace_of(fields)
+
+    shapes = jax.eval_shape(mean_of, fields)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.result_type(leaf, float)), shapes)
+    (fields, mean), trace = jax.lax.scan(draw, (fields, zeros), jnp.arange(num_draws))
+    return Collected(fields, mean, trace)
