@@ -9,6 +9,8 @@ Salmon, Moraes, Dror & Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC (
 are their default, seven the fewest that pass every test of BigCrush.
 """
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 
@@ -30,8 +32,8 @@ def key_words(key: Key) -> tuple[Array, Array]:
 
 
 def philox4x32(
-    counter: tuple[ArrayLike | int, ...],
-    key: tuple[ArrayLike | int, ArrayLike | int],
+    counter: Sequence[ArrayLike | int],
+    key: Sequence[ArrayLike | int],
     *,
     num_rounds: int = 10,
 ) -> Words:
@@ -57,10 +59,10 @@ def philox4x32(
 
 
 def random_words(
-    key: tuple[ArrayLike, ArrayLike],
-    outer: ArrayLike,
-    step: ArrayLike,
-    inner: ArrayLike,
+    key: Sequence[ArrayLike | int],
+    outer: ArrayLike | int,
+    step: ArrayLike | int,
+    inner: ArrayLike | int,
     *,
     num_words: int,
     num_rounds: int = 10,

@@ -38,13 +38,13 @@ def errors_of_logits(
 
 
 def dither(
-    errors: UInt[Array, "*rest"], words: UInt[Array, "*rest"], num_bits: int
-) -> UInt[Array, "*rest"]:
+    errors: UInt[Array, "..."], words: UInt[Array, "..."], num_bits: int
+) -> UInt[Array, "..."]:
     """Thresholds of ``num_bits`` bits, rounded at random so that their mean is exact.
 
     Args:
         errors: Probabilities in units of 2^-32, at most 2^31.
-        words: Random words that round them.
+        words: Random words that round them, of the same shape or one that broadcasts.
         num_bits: K, at most 32; at 32 the thresholds are the errors.
     """
     if num_bits == 32:
