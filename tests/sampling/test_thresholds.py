@@ -1,4 +1,4 @@
-"""Exact probabilities of the updates in words, by going through the random numbers, not by draws."""
+"""Exact probabilities of updates in words, by going through the random numbers, not by draws."""
 
 import dataclasses
 import functools
@@ -205,7 +205,7 @@ def test_eight_words_are_eight_uniform_numbers():
 
 
 def test_walls_change_no_number(key):
-    graph, model, plan, _ = table_case()
+    _, model, plan, _ = table_case()
     fields = packed.init(key, model, plan)
     other = dataclasses.replace(plan, backend="gpu")
     np.testing.assert_array_equal(
