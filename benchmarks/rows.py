@@ -85,7 +85,7 @@ def row(
     Args:
         case: Name of the case.
         method: What was measured, a peer's name included.
-        size: "small" or "full".
+        size: "small", "full" or "gpu".
         compile_s: Seconds to compile; None where nothing is compiled.
         run_s: "min", "median" and "max" seconds a run, or the seconds of every run.
         quality: How good the result is: error against exact, held-out score, ...

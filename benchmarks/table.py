@@ -1,4 +1,4 @@
-"""Renders the full-size rows in `results/` into the README: `python -m benchmarks.table`."""
+"""Renders the rows in `results/`, small ones left out, into the README: `-m benchmarks.table`."""
 
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,8 @@ def updated(text: str, folder: Path = RESULTS) -> str:
     if not end:
         raise ValueError(f"updated: expected {END!r} after {BEGIN!r}, got none; add it")
     rows = [row for path in sorted(folder.glob("*.jsonl")) for row in read(path)]
-    full = [row for row in rows if row["size"] == "full"]
-    return f"{before}{BEGIN}\n{render(full)}\n{END}{after}"
+    kept = [row for row in rows if row["size"] != "small"]
+    return f"{before}{BEGIN}\n{render(kept)}\n{END}{after}"
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

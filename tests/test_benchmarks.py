@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as runner
-from benchmarks import case_ifm_digits, case_ifm_tags, rows, table
+from benchmarks import (
+    case_ifm_digits,
+    case_ifm_tags,
+    case_pcd,
+    case_sampling,
+    case_scaling,
+    children,
+    rows,
+    table,
+)
 
 
 def make_row(method="gibbs", size="full", device="cpu", **more):
@@ -151,3 +160,50 @@ def test_runner_refuses_an_unknown_case(demo_case, capsys):
     with pytest.raises(SystemExit):
         runner.main(["--only", "other"])
     assert "invalid choice: 'other'" in capsys.readouterr().err
+
+
+def test_form_for_an_accelerator_needs_one(demo_case, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(runner.jax, "default_backend", lambda: "cpu")
+    with pytest.raises(SystemExit):
+        runner.main(["--gpu", "--out", str(tmp_path)])
+    assert "gpu needs an accelerator" in capsys.readouterr().err
+    assert demo_case == []
+
+
+def test_form_for_an_accelerator_is_run_where_a_case_has_it(
+    demo_case, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr(runner.jax, "default_backend", lambda: "gpu")
+    runner.main(["--gpu", "--out", str(tmp_path)])
+    assert "demo: skipped, it has no form for an accelerator" in capsys.readouterr().out
+    module = runner.import_module("demo")
+    module.SIZES = {"gpu": None}
+    monkeypatch.setattr(runner, "import_module", lambda name: module)
+    runner.main(["--gpu", "--out", str(tmp_path)])
+    assert demo_case == [("gpu", tmp_path)]
+
+
+def test_child_process_hands_back_its_rows(monkeypatch, capfd):
+    children.serve({"count": lambda number: ({"i": i} for i in range(int(number)))}, ["count", "2"])
+    assert capfd.readouterr().out == '{"i": 0}\n{"i": 1}\n'
+    monkeypatch.setattr(
+        children.subprocess, "run", lambda command, **_: SimpleNamespace(stdout='{"i": 3}\nnoise\n')
+    )
+    assert children.rows_of("any", "count") == [{"i": 3}]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [case_sampling, case_pcd, case_scaling])
+def test_form_for_an_accelerator_runs_at_a_tiny_size(case, tmp_path):
+    measured = case.run("tiny", tmp_path)
+    assert {row["case"] for row in measured} == {case.CASE}
+    assert any(row["method"].startswith(("jaxmrf", "pcd")) for row in measured)
+    assert json.loads(rows.write(measured, tmp_path).read_text().splitlines()[0])["size"] == "tiny"
+    assert all(row["quality"].get("max_z", 0) < 4.5 for row in measured)
+
+
+@pytest.mark.slow
+def test_chains_over_virtual_devices_are_those_of_one(tmp_path):
+    measured = case_scaling.run("small", tmp_path)
+    assert [row["num_devices"] for row in measured] == [1, 2, 4, 8]
+    assert all(row["quality"]["is_equal"] for row in measured)
