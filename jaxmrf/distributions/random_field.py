@@ -20,9 +20,9 @@ from numpyro.util import not_jax_tracer
 
 from jaxmrf.distributions._base import SortedFieldsDistribution, as_floats, broadcast
 from jaxmrf.exact import enumeration
-from jaxmrf.graphs import Graph, sweep_plan
+from jaxmrf.graphs import Graph
 from jaxmrf.models import log_potential, log_pseudolikelihood
-from jaxmrf.sampling import gibbs
+from jaxmrf.sampling import gibbs, sampler_plan
 
 __all__ = ["IntractableNormalizerError", "MarkovRandomField"]
 
@@ -304,7 +304,7 @@ _draw_exact = jax.jit(enumeration.sample, static_argnames="num_samples")
 @partial(jax.jit, static_argnames=("num_samples", "num_sweeps"))
 def _draw_gibbs(key, model, graph, *, num_samples, num_sweeps):
     """Chains last while they run, one draw a row when they return."""
-    plan = sweep_plan(graph)
+    plan = sampler_plan(graph, model, num_chains=num_samples)
     key_start, key_run = jax.random.split(key)
     states = gibbs.init(key_start, model, plan, num_chains=num_samples)
     return gibbs.run(key_run, states, model, plan, num_sweeps=num_sweeps).T

@@ -15,12 +15,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxmrf.graphs import Graph, frontier_plan, is_narrow, sweep_plan
+from jaxmrf.graphs import Graph, frontier_plan, is_narrow
 from jaxmrf.infer._edge_counts import edge_counts, untied_estimate
+from jaxmrf.models import Ising
 from jaxmrf.nonparametric import expansion, group_corrected
 from jaxmrf.nonparametric.base_measures import BaseMeasure
 from jaxmrf.nonparametric.group_exact import EdgeCounts
 from jaxmrf.nonparametric.label_updates import DEFAULT_RULE, LabelRule
+from jaxmrf.sampling import sampler_plan
 
 __all__ = ["LinearResponse", "LinearResponseState"]
 
@@ -201,8 +203,9 @@ class LinearResponse:
         if num_snapshots is None:
             needed = expansion.num_snapshots_needed(graph.num_edges, self.num_chains)
             num_snapshots = max(100, needed)
+        plan = sampler_plan(graph, Ising(None, None), num_chains=self.num_chains)
         return lambda key, center, particles: expansion.by_sampling(
-            key, center, particles, graph, sweep_plan(graph), num_snapshots=num_snapshots
+            key, center, particles, graph, plan, num_snapshots=num_snapshots
         )
 
 

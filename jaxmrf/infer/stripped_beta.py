@@ -14,14 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmrf.graphs import Graph, sweep_plan
+from jaxmrf.graphs import Graph
 from jaxmrf.infer._edge_counts import edge_counts
 from jaxmrf.learning import fit_contrastive, no_fields
-from jaxmrf.models import agreements_from_couplings, as_states
+from jaxmrf.models import Ising, agreements_from_couplings, as_states
 from jaxmrf.nonparametric import group_gibbs
 from jaxmrf.nonparametric.base_measures import BaseMeasure
 from jaxmrf.nonparametric.label_updates import DEFAULT_RULE, LabelRule
 from jaxmrf.nonparametric.parallel_labels import Parallel
+from jaxmrf.sampling import SamplerPlan, sampler_plan
 
 __all__ = ["StrippedBeta"]
 
@@ -94,10 +95,8 @@ class StrippedBeta:
         num_warmup: int,
     ) -> group_gibbs.GroupState:
         """State of the core sampler at a grouping."""
-        num_particles = 1 if graph.is_forest else self.num_particles
-        return group_gibbs.init(
-            rng_key, labels, values, sweep_plan(graph), num_particles=num_particles
-        )
+        plan = self._plan(graph)
+        return group_gibbs.init(rng_key, labels, values, plan, num_particles=plan.num_chains)
 
     def step(
         self,
@@ -114,13 +113,18 @@ class StrippedBeta:
             state,
             data,
             graph,
-            sweep_plan(graph),
+            self._plan(graph),
             concentration=concentration,
             base=base,
             rule=self.rule,
             num_refits=0 if graph.is_forest else self.num_refits,
             refit_rate=self.refit_rate,
         )
+
+    def _plan(self, graph: Graph) -> SamplerPlan:
+        """How the particles are swept; a forest needs none."""
+        num_particles = 1 if graph.is_forest else self.num_particles
+        return sampler_plan(graph, Ising(None, None), num_chains=num_particles)
 
     def maximum_likelihood(self, data, graph: Graph) -> jax.Array:
         """The untied estimate of the agreements alone, shape ``[edges]``.

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxmrf.graphs import Graph, SweepPlan, sweep_plan
+from jaxmrf.graphs import Graph
 from jaxmrf.learning.moments import (
     Build,
     check_start,
@@ -26,14 +26,11 @@ from jaxmrf.learning.moments import (
     mean_statistics,
     pull_back,
 )
-from jaxmrf.learning.particles import (
-    divide_by_variance,
-    long_run_moments,
-    particle_moments,
-)
+from jaxmrf.learning.particles import divide_by_variance, long_run_moments
 from jaxmrf.learning.training import FitResult, fit, running_mean
 from jaxmrf.models import PairwiseModel
-from jaxmrf.sampling import gibbs
+from jaxmrf.sampling import packed, sampler_plan
+from jaxmrf.sampling.packed import AnyPlan
 from jaxmrf.types import Array, ArrayLike, Float, Int, Key
 
 __all__ = [
@@ -59,7 +56,7 @@ class ContrastiveState(NamedTuple):
     Attributes:
         parameters: Current parameters.
         optimizer: State of the optax transform.
-        particles: States of the chains.
+        particles: States of the chains, in the layout of the plan.
         fast: Fast weights, in the shape of the parameters; zero if unused.
         average: Mean of the parameters since averaging began.
         count: Steps taken.
@@ -67,7 +64,7 @@ class ContrastiveState(NamedTuple):
 
     parameters: Any
     optimizer: Any
-    particles: Int[Array, "nodes chains"]
+    particles: Array
     fast: Any
     average: Any
     count: Int[Array, ""]
@@ -135,7 +132,7 @@ def target(
 def init(
     key: Key,
     parameters: Any,
-    plan: SweepPlan,
+    plan: AnyPlan,
     *,
     build: Build = identity,
     optimizer: optax.GradientTransformation,
@@ -146,7 +143,7 @@ def init(
     Args:
         key: Random key.
         parameters: Start of the search.
-        plan: Sweep plan of the graph.
+        plan: Sampler plan or sweep plan of the graph.
         build: Map from parameters to a model.
         optimizer: Any optax transform.
         num_chains: Number of particles.
@@ -154,7 +151,7 @@ def init(
     return ContrastiveState(
         parameters=parameters,
         optimizer=optimizer.init(parameters),
-        particles=gibbs.init(key, build(parameters), plan, num_chains=num_chains),
+        particles=packed.init(key, build(parameters), plan, num_chains=num_chains),
         fast=jax.tree.map(jnp.zeros_like, parameters),
         average=parameters,
         count=jnp.array(0),
@@ -166,7 +163,7 @@ def step(
     state: ContrastiveState,
     target: ContrastiveTarget,
     graph: Graph,
-    plan: SweepPlan,
+    plan: AnyPlan,
     *,
     build: Build = identity,
     optimizer: optax.GradientTransformation,
@@ -182,7 +179,7 @@ def step(
         state: State.
         target: Moments of the data; its ``restarts`` decide between CD and PCD.
         graph: The graph.
-        plan: Sweep plan of the graph.
+        plan: Sampler plan or sweep plan of the graph.
         build: Map from parameters to a model.
         optimizer: Any optax transform; it is given the gradient of the negative log-likelihood,
             divided by the variances.
@@ -198,14 +195,15 @@ def step(
     particles, mean = state.particles, target.mean
     model, carry = pull_back(build, state.parameters)
     if target.restarts is not None:
-        shape = (particles.shape[1],)
+        shape = (packed.num_chains(particles, plan),)
         rows = jax.random.randint(key_rows, shape, 0, target.restarts.shape[1])
-        particles = target.restarts[:, rows].astype(particles.dtype)
+        particles = packed.pack(target.restarts[:, rows], plan).astype(particles.dtype)
         # the same rows on both sides: most of their sampling noise cancels
-        mean = particle_moments(model, graph, particles)
+        mean = packed.mean_statistics(particles, model, graph, plan)
     mover = build(jax.tree.map(jnp.add, state.parameters, state.fast))
-    particles = gibbs.run(key_sweeps, particles, mover, plan, num_sweeps=num_sweeps)
-    gap = jax.tree.map(jnp.subtract, mean, particle_moments(model, graph, particles))
+    particles = packed.run(key_sweeps, particles, mover, plan, num_sweeps=num_sweeps)
+    moments = packed.mean_statistics(particles, model, graph, plan)
+    gap = jax.tree.map(jnp.subtract, mean, moments)
     gradient = carry(gap)
     scaled = divide_by_variance(gradient, target.variance, power=1.0)
     updates, optimizer_state = optimizer.update(
@@ -242,7 +240,7 @@ def fit_contrastive(
     fast_rate: float = 0.05,
     fast_decay: float = 0.95,
     tolerance: float = 0.1,
-    plan: SweepPlan | None = None,
+    plan: AnyPlan | None = None,
     progress: bool = False,
 ) -> FitResult:
     """Maximum likelihood estimate by contrastive divergence, averaged over the last steps.
@@ -264,7 +262,7 @@ def fit_contrastive(
         fast_decay: Factor by which the fast weights shrink in every step.
         tolerance: Largest moment mismatch at which the fit counts as converged, in standard
             deviations of the statistic; a mean over n observations errs by 1 / sqrt(n) itself.
-        plan: Sweep plan; by default ``graphs.sweep_plan(graph)``.
+        plan: Sampler plan of so many chains, or sweep plan; by default the fastest.
         progress: Whether to show a progress bar.
 
     Returns:
@@ -276,7 +274,8 @@ def fit_contrastive(
     """
     _check_options(method, num_chains, num_sweeps, average_fraction, fast_decay)
     parameters, states = check_start(data, graph, parameters, build, caller="fit_contrastive")
-    plan = sweep_plan(graph) if plan is None else plan
+    if plan is None:
+        plan = sampler_plan(graph, jax.eval_shape(build, parameters), num_chains=num_chains)
     optimizer = default_optimizer() if optimizer is None else optimizer
     key_init, key_fit, key_check = jax.random.split(key, 3)
     aim = target(states, graph, parameters, build=build, is_persistent=method != "cd")
@@ -294,6 +293,7 @@ def fit_contrastive(
         num_steps,
         args=(aim, graph, plan),
         progress=progress,
+        compiler_options=getattr(plan, "compiler_options", None),
     )
     model, carry = pull_back(build, state.average)
     moments = long_run_moments(key_check, state.particles, model, graph, plan)

@@ -19,7 +19,7 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.sparse.linalg import cg
 from jax.scipy.special import logsumexp
 
-from jaxmrf.graphs import Graph, SweepPlan, sweep_plan
+from jaxmrf.graphs import Graph
 from jaxmrf.learning.contrastive import ContrastiveTarget, target
 from jaxmrf.learning.moments import Build, check_start, identity, largest_entry, pull_back
 from jaxmrf.learning.particles import (
@@ -29,7 +29,8 @@ from jaxmrf.learning.particles import (
 )
 from jaxmrf.learning.training import FitResult, fit, running_mean
 from jaxmrf.models import PairwiseModel
-from jaxmrf.sampling import gibbs
+from jaxmrf.sampling import gibbs, packed, sampler_plan
+from jaxmrf.sampling.packed import AnyPlan
 from jaxmrf.types import Array, Bool, Float, Int, Key
 
 __all__ = [
@@ -88,14 +89,14 @@ class MonteCarloInfo(NamedTuple):
 
 
 def init(
-    key: Key, parameters: Any, plan: SweepPlan, *, build: Build = identity, num_particles: int
+    key: Key, parameters: Any, plan: AnyPlan, *, build: Build = identity, num_particles: int
 ) -> MonteCarloState:
     """State before the first round: uniform particles.
 
     Args:
         key: Random key.
         parameters: Start of the search, the first anchor.
-        plan: Sweep plan of the graph.
+        plan: Sampler plan or sweep plan of the graph.
         build: Map from parameters to a model.
         num_particles: Number of chains.
     """
@@ -108,7 +109,7 @@ def step(
     state: MonteCarloState,
     target: ContrastiveTarget,
     graph: Graph,
-    plan: SweepPlan,
+    plan: AnyPlan,
     *,
     build: Build = identity,
     num_sweeps: int = 50,
@@ -122,7 +123,7 @@ def step(
         state: State.
         target: Moments of the data, as ``contrastive.target`` gives them.
         graph: The graph.
-        plan: Sweep plan of the graph.
+        plan: Sampler plan or sweep plan of the graph.
         build: Map from parameters to a model.
         num_sweeps: Gibbs sweeps of the particles at the anchor.
         min_effective_fraction: Smallest effective number of particles, as a part of all.
@@ -221,7 +222,7 @@ def fit_monte_carlo_likelihood(
     min_effective_fraction: float = 0.5,
     average_fraction: float = 0.5,
     tolerance: float = 0.1,
-    plan: SweepPlan | None = None,
+    plan: AnyPlan | None = None,
     progress: bool = False,
 ) -> FitResult:
     """Maximum likelihood estimate from particles, averaged over the last rounds.
@@ -245,7 +246,7 @@ def fit_monte_carlo_likelihood(
         average_fraction: Part of the rounds, the last ones, over which parameters are averaged.
         tolerance: Largest moment mismatch at which the fit counts as converged, in standard
             deviations of the statistic; a mean over n observations errs by 1 / sqrt(n) itself.
-        plan: Sweep plan; by default ``graphs.sweep_plan(graph)``.
+        plan: Sampler plan of so many chains, or sweep plan; by default the fastest.
         progress: Whether to show a progress bar.
 
     Returns:
@@ -260,7 +261,8 @@ def fit_monte_carlo_likelihood(
     parameters, states = check_start(
         data, graph, parameters, build, caller="fit_monte_carlo_likelihood"
     )
-    plan = sweep_plan(graph) if plan is None else plan
+    if plan is None:
+        plan = sampler_plan(graph, jax.eval_shape(build, parameters), num_chains=num_particles)
     key_init, key_fit, key_check = jax.random.split(key, 3)
     aim = _target(states, graph, parameters, build=build)
     state, history = fit(
@@ -275,9 +277,11 @@ def fit_monte_carlo_likelihood(
         num_rounds,
         args=(aim, graph, plan),
         progress=progress,
+        compiler_options=getattr(plan, "compiler_options", None),
     )
     model, carry = pull_back(build, state.average)
-    moments = long_run_moments(key_check, state.particles, model, graph, plan)
+    particles = packed.pack(state.particles, plan)
+    moments = long_run_moments(key_check, particles, model, graph, plan)
     gap = carry(jax.tree.map(jnp.subtract, aim.mean, moments))
     deviation = largest_entry(divide_by_variance(gap, aim.variance, power=0.5))
     return FitResult(

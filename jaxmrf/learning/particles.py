@@ -9,13 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxmrf.graphs import Graph, SweepPlan
-from jaxmrf.learning.training import running_mean
+from jaxmrf.graphs import Graph
 from jaxmrf.models import PairwiseModel
-from jaxmrf.sampling import gibbs
+from jaxmrf.sampling import packed
+from jaxmrf.sampling.packed import AnyPlan
 from jaxmrf.types import Array, Int, Key
 
-__all__ = ["divide_by_variance", "long_run_moments", "particle_moments", "particle_statistics"]
+__all__ = ["divide_by_variance", "long_run_moments", "particle_statistics"]
 
 # a statistic that hardly varies has its estimate at infinity; this bounds its step
 _MIN_VARIANCE = 0.01
@@ -35,40 +35,30 @@ def particle_statistics(
     return jax.vmap(partial(model.statistics, graph), in_axes=1, out_axes=-1)(particles)
 
 
-def particle_moments(
-    model: PairwiseModel, graph: Graph, particles: Int[Array, "nodes chains"]
-) -> PairwiseModel:
-    """Mean of ``particle_statistics`` over the particles; the arguments are the same."""
-    values = particle_statistics(model, graph, particles)
-    return jax.tree.map(lambda value: value.mean(axis=-1), values)
-
-
 @jax.jit
 def long_run_moments(
     key: Key,
-    particles: Int[Array, "nodes chains"],
+    particles: Array,
     model: PairwiseModel,
     graph: Graph,
-    plan: SweepPlan,
+    plan: AnyPlan,
 ) -> PairwiseModel:
     """Mean statistics over 100 sweeps at one model, after as many sweeps to forget the start.
 
     Args:
         key: Random key.
-        particles: States at which the chains start.
+        particles: States at which the chains start, packed.
         model: Pairwise model.
         graph: Its graph.
-        plan: Its sweep plan.
+        plan: Its sampler plan or sweep plan.
     """
-
-    def sweep(i, carry):
-        particles, mean = carry
-        particles = gibbs.sweep(jax.random.fold_in(key, i), particles, model, plan)
-        value = particle_moments(model, graph, particles)
-        return particles, running_mean(mean, value, i - _NUM_CHECK_SWEEPS)
-
-    start = (particles, particle_moments(model, graph, particles))
-    return jax.lax.fori_loop(0, 2 * _NUM_CHECK_SWEEPS, sweep, start)[1]
+    key_warmup, key_draws = jax.random.split(key)
+    particles = packed.run(key_warmup, particles, model, plan, num_sweeps=_NUM_CHECK_SWEEPS)
+    return packed.collect(
+        *(key_draws, particles, model, plan),
+        num_draws=_NUM_CHECK_SWEEPS,
+        mean_of=lambda particles: packed.mean_statistics(particles, model, graph, plan),
+    ).mean
 
 
 def divide_by_variance(values: Any, variance: Any, *, power: float) -> Any:

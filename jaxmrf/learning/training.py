@@ -9,7 +9,7 @@ search of Nocedal & Wright (2006, algorithm 3.6).
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -60,6 +60,7 @@ def fit(
     *,
     args: tuple = (),
     progress: bool = False,
+    compiler_options: dict | None = None,
 ) -> tuple[Any, Any]:
     """State after ``num_steps`` steps, and the stacked Info of all of them.
 
@@ -73,6 +74,7 @@ def fit(
         num_steps: Number of steps, at least 1.
         args: Pytrees handed to every step, such as the data.
         progress: Whether to show a progress bar; the scan then runs in pieces.
+        compiler_options: Options for XLA; of no effect inside another ``jax.jit``.
 
     Returns:
         The last state and the Infos, steps on the leading axis.
@@ -91,20 +93,27 @@ def fit(
             "one step"
         )
     keys = jax.random.split(key, int(num_steps))
+    is_nested = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((keys, args)))
+    scan = _jitted_scan(None if is_nested else tuple((compiler_options or {}).items()))
     if not progress:
-        return _scan(step, init_state, keys, args)
+        return scan(step, init_state, keys, args)
     size = -(-num_steps // _NUM_CHUNKS)
     state, infos = init_state, []
     with tqdm(total=num_steps, desc="training") as bar:
         for start in range(0, num_steps, size):
-            state, info = _scan(step, state, keys[start : start + size], args)
+            state, info = scan(step, state, keys[start : start + size], args)
             jax.block_until_ready(info)
             infos.append(info)
             bar.update(min(size, num_steps - start))
     return state, jax.tree.map(lambda *parts: jnp.concatenate(parts), *infos)
 
 
-@partial(jax.jit, static_argnames="step")
+@lru_cache
+def _jitted_scan(options: tuple | None) -> Callable:
+    """The loop, one object per set of options, so that it compiles once."""
+    return jax.jit(_scan, static_argnames="step", compiler_options=dict(options or ()) or None)
+
+
 def _scan(step: Callable, state: Any, keys: Key, args: tuple) -> tuple[Any, Any]:
     return jax.lax.scan(lambda state, key: step(key, state, *args), state, keys)
 

@@ -16,9 +16,10 @@ import jax.numpy as jnp
 from jax.scipy.special import logit
 
 from jaxmrf.exact import transfer
-from jaxmrf.graphs import FrontierPlan, Graph, SweepPlan
+from jaxmrf.graphs import FrontierPlan, Graph
 from jaxmrf.models import Ising
 from jaxmrf.sampling import gibbs
+from jaxmrf.sampling.packed import AnyPlan
 from jaxmrf.types import Array, Float, Int, Key
 
 __all__ = ["Expansion", "by_sampling", "by_transfer", "messages", "num_snapshots_needed"]
@@ -80,7 +81,7 @@ def by_sampling(
     center: Float[Array, " edges"],
     particles: Int[Array, "nodes chains"],
     graph: Graph,
-    plan: SweepPlan,
+    plan: AnyPlan,
     *,
     num_snapshots: int,
     num_sweeps: int = 10,
@@ -97,7 +98,7 @@ def by_sampling(
         center: Logits of the edges' agreement parameters.
         particles: States of the chains to start from.
         graph: Graph of the field.
-        plan: Its sweep plan.
+        plan: Its sampler plan or sweep plan.
         num_snapshots: Snapshots of all chains.
         num_sweeps: Sweeps between snapshots.
         num_warmup: Sweeps before the first.

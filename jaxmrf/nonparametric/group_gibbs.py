@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import logit
 
-from jaxmrf.graphs import Graph, SweepPlan
+from jaxmrf.graphs import Graph
 from jaxmrf.models import Ising
 from jaxmrf.nonparametric import edge_messages, label_updates, parallel_labels
 from jaxmrf.nonparametric.base_measures import BaseMeasure, update
@@ -28,7 +28,8 @@ from jaxmrf.nonparametric.dirichlet_process import group_sizes
 from jaxmrf.nonparametric.label_updates import DEFAULT_RULE, LabelRule
 from jaxmrf.nonparametric.parallel_labels import Parallel
 from jaxmrf.nonparametric.parameter_groups import sort_groups
-from jaxmrf.sampling import gibbs
+from jaxmrf.sampling import packed
+from jaxmrf.sampling.packed import AnyPlan
 from jaxmrf.types import Array, Bool, Float, Int, Key
 
 __all__ = ["GroupInfo", "GroupState", "StrippedBetaModel", "init", "step"]
@@ -54,13 +55,14 @@ class GroupState(NamedTuple):
     Attributes:
         labels: Canonical group of every edge.
         values: Agreement parameter of every group; slots past the last group hold prior draws.
-        particles: Persistent states of the field under the current parameters.
+        particles: Persistent states of the field under the current parameters, in the layout of
+            the plan.
         is_truncated: Whether some edge has ever found the buffer without a free slot.
     """
 
     labels: Int[Array, " edges"]
     values: Float[Array, " groups"]
-    particles: Int[Array, "nodes chains"]
+    particles: Array
     is_truncated: Bool[Array, ""]
 
 
@@ -80,7 +82,7 @@ def init(
     key: Key,
     labels: Int[Array, " edges"],
     values: Float[Array, " groups"],
-    plan: SweepPlan,
+    plan: AnyPlan,
     *,
     num_particles: int,
 ) -> GroupState:
@@ -90,10 +92,10 @@ def init(
         key: Random key.
         labels: Group of every edge, 0..groups-1.
         values: Agreement parameter of every slot, in (0, 1).
-        plan: Sweep plan of the graph.
+        plan: Sampler plan of so many chains, or sweep plan of the graph.
         num_particles: Number of persistent chains.
     """
-    particles = jax.random.randint(key, (plan.num_nodes, num_particles), 0, 2, dtype=jnp.int8)
+    particles = packed.init(key, Ising(None, None), plan, num_chains=num_particles)
     labels, values = sort_groups(labels, values)
     return GroupState(labels, values, particles, jnp.array(False))
 
@@ -103,7 +105,7 @@ def step(
     state: GroupState,
     model: StrippedBetaModel,
     graph: Graph,
-    plan: SweepPlan,
+    plan: AnyPlan,
     *,
     concentration: Float[Array, ""] | float,
     base: BaseMeasure,
@@ -118,7 +120,7 @@ def step(
         state: Current state.
         model: Data.
         graph: Graph of the field.
-        plan: Its sweep plan.
+        plan: Its sampler plan or sweep plan.
         concentration: alpha of the Dirichlet process.
         base: G0.
         rule: How an edge chooses its group, one of Neal's algorithms, or ``Parallel()`` for all
@@ -160,23 +162,23 @@ def _refit(
     labels: Int[Array, " edges"],
     values: Float[Array, " groups"],
     rates: Float[Array, " groups"],
-    particles: Int[Array, "nodes chains"],
+    particles: Array,
     model: StrippedBetaModel,
     graph: Graph,
-    plan: SweepPlan,
+    plan: AnyPlan,
     *,
     num_refits: int,
     refit_rate: float,
-) -> tuple[Float[Array, " groups"], Int[Array, "nodes chains"], Float[Array, ""]]:
+) -> tuple[Float[Array, " groups"], Array, Float[Array, ""]]:
     """Tied estimates by persistent contrastive divergence from the current values."""
     sizes = group_sizes(labels, values.size)
-    first, second = graph.edges.T
 
     def body(carry, key):
         logits, particles = carry
         field = Ising(couplings=logits[labels] / 2, fields=jnp.zeros(graph.num_nodes))
-        particles = gibbs.sweep(key, particles, field, plan)
-        agree = (particles[first] == particles[second]).mean(axis=1, dtype=values.dtype)
+        particles = packed.run(key, particles, field, plan, num_sweeps=1)
+        products = packed.mean_statistics(particles, field, graph, plan).couplings
+        agree = (1 + products) / 2
         means = jnp.zeros_like(values).at[labels].add(agree) / jnp.maximum(sizes, 1)
         scale = jnp.maximum(means * (1 - means), rates * (1 - rates))
         gap = jnp.where(sizes > 0, rates - means, 0.0)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxmrf.exact import transfer
 from jaxmrf.graphs import Graph, sweep_plan
 from jaxmrf.models import Ising
-from jaxmrf.sampling import gibbs, perfect
+from jaxmrf.sampling import gibbs, perfect, sampler_plan
 from jaxmrf.types import Array, Bool, Float, Key
 
 __all__ = ["ParticleSource", "Particles", "Source"]
@@ -94,14 +94,15 @@ class ParticleSource:
             states = transfer.sample(key, field, self.graph, num_samples=self.num_items).T
             is_exact = jnp.array(True)
         else:
-            plan = sweep_plan(self.graph)
             if self.method == "perfect":
+                plan = sweep_plan(self.graph)
                 draws = perfect.sample(
                     key, field, plan, num_chains=self.num_items, max_sweeps=self.max_sweeps
                 )
                 states, is_exact = draws.states, draws.is_exact.all()
             else:
                 key_init, key_run = jax.random.split(key)
+                plan = sampler_plan(self.graph, field, num_chains=self.num_items)
                 states = gibbs.init(key_init, field, plan, num_chains=self.num_items)
                 states = gibbs.run(key_run, states, field, plan, num_sweeps=self.num_sweeps)
                 is_exact = jnp.array(False)

@@ -2,9 +2,12 @@
 
 from jaxmrf.sampling import (
     annealing,
+    cluster,
     factor_gibbs,
     gibbs,
     packed,
+    pairwise_annealing,
+    pairwise_tempering,
     perfect,
     philox,
     rejection,
@@ -16,9 +19,12 @@ from jaxmrf.sampling.plans import SamplerPlan, sampler_plan
 __all__ = [
     "SamplerPlan",
     "annealing",
+    "cluster",
     "factor_gibbs",
     "gibbs",
     "packed",
+    "pairwise_annealing",
+    "pairwise_tempering",
     "perfect",
     "philox",
     "rejection",

@@ -3,7 +3,7 @@ r"""Annealed importance sampling: an unbiased estimate of Z from chains that coo
 .. math:: \log w = \sum_t (\beta_{t+1} - \beta_t)\, \phi(x_t), \qquad E[w] = Z / Z_0
 
 A chain starts uniformly among the configurations the evidence allows and is swept at every inverse
-temperature of a ladder from 0 to 1. Reference: Neal, "Annealed importance sampling", Statistics and
+temperature of a ladder from 0 to 1. For pairwise fields see `pairwise_annealing`. Reference: Neal, "Annealed importance sampling", Statistics and
 Computing 11 (2001).
 """
 
@@ -19,7 +19,7 @@ from jaxmrf.models import FactorGraph, log_potential_of
 from jaxmrf.sampling import factor_gibbs
 from jaxmrf.types import Array, Float, Int, Key
 
-__all__ = ["AnnealingResult", "estimate"]
+__all__ = ["AnnealingResult", "estimate", "summarize"]
 
 
 class AnnealingResult(NamedTuple):
@@ -88,6 +88,19 @@ def estimate(
     start = jnp.full(num_chains, _log_allowed(factor_graph), dtype)
     xs = (np.arange(num_temperatures), np.diff(ladder).astype(dtype), ladder[1:].astype(dtype))
     (states, log_weights), _ = jax.lax.scan(step, (states, start), xs)
+    return summarize(log_weights, states)
+
+
+def summarize(
+    log_weights: Float[Array, " chains"], states: Int[Array, "nodes chains"]
+) -> AnnealingResult:
+    """What the weights of independent chains say about Z.
+
+    Args:
+        log_weights: Log weight of every chain; the mean weight is Z.
+        states: Their last states.
+    """
+    num_chains = len(log_weights)
     log_z = logsumexp(log_weights) - jnp.log(num_chains)
     is_possible = log_z > -jnp.inf
     relative = jnp.where(is_possible, jnp.exp(log_weights - log_z), 0)

@@ -11,7 +11,7 @@ Geman & Geman (1984).
 
 from jaxmrf.graphs import SweepPlan
 from jaxmrf.models import PairwiseModel
-from jaxmrf.sampling import packed, plain_gibbs
+from jaxmrf.sampling import packed
 from jaxmrf.sampling.plans import SamplerPlan
 from jaxmrf.types import Array, Int, Key
 
@@ -74,7 +74,5 @@ def run(
         ValueError: If the states are not those of a sampler plan, or the model is not one that its
             form can sample.
     """
-    if isinstance(plan, SweepPlan):
-        return plain_gibbs.run(key, states, model, plan, num_sweeps=num_sweeps)
     fields = packed.run(key, packed.pack(states, plan), model, plan, num_sweeps=num_sweeps)
     return packed.unpack(fields, plan).astype(states.dtype)

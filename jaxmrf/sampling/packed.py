@@ -3,7 +3,8 @@
 What draws many particles and needs only their moments keeps them packed: means and agreements are
 counts of bits. The layout of the forms "tables" and "sums" is "rows words" and "words rows", a
 chain in every bit and nodes in the order of the sweep plan; of the form "lattice" it is that of
-`lattice_gibbs`; of the form "plain" the states are themselves.
+`lattice_gibbs`; of the form "plain" the states are themselves. A sweep plan stands for the form
+"plain" of any number of chains.
 """
 
 from collections.abc import Callable
@@ -14,18 +15,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmrf.graphs import Graph
+from jaxmrf.graphs import Graph, SweepPlan
 from jaxmrf.models import Ising, PairwiseModel, log_potential
-from jaxmrf.sampling import lattice_gibbs, plain_gibbs, sum_gibbs, table_gibbs
+from jaxmrf.sampling import (
+    _word_potentials,
+    lattice_gibbs,
+    plain_gibbs,
+    sum_gibbs,
+    table_gibbs,
+)
 from jaxmrf.sampling.plans import SamplerPlan, check_model
 from jaxmrf.types import Array, Float, Int, Key
 
 __all__ = [
+    "AnyPlan",
     "Collected",
     "collect",
     "init",
     "log_potentials",
     "mean_statistics",
+    "num_chains",
     "pack",
     "run",
     "uniform_states",
@@ -34,6 +43,9 @@ __all__ = [
 
 Fields = Array
 """All chains in the layout of a sampler plan."""
+
+AnyPlan = SamplerPlan | SweepPlan
+"""How chains are swept: as a sampler plan says, or plainly."""
 
 _KERNELS = {"lattice": lattice_gibbs, "tables": table_gibbs, "sums": sum_gibbs}
 
@@ -46,19 +58,24 @@ def uniform_states(
     return jax.random.randint(key, (num_nodes, num_chains), 0, model.num_states).astype(dtype)
 
 
-def init(key: Key, model: PairwiseModel, plan: SamplerPlan) -> Fields:
+def init(key: Key, model: PairwiseModel, plan: AnyPlan, *, num_chains: int | None = None) -> Fields:
     """Independent uniform states, packed.
 
     Args:
         key: Random key.
         model: Pairwise model; only its number of states is read.
         plan: Sampler plan.
+        num_chains: Number of chains, where the plan does not say.
     """
-    return pack(uniform_states(key, model, plan.layout.num_nodes, plan.num_chains), plan)
+    if isinstance(plan, SamplerPlan):
+        num_nodes, num_chains = plan.layout.num_nodes, plan.num_chains
+    else:
+        num_nodes = plan.num_nodes
+    return pack(uniform_states(key, model, num_nodes, num_chains), plan)
 
 
 def run(
-    key: Key, fields: Fields, model: PairwiseModel, plan: SamplerPlan, *, num_sweeps: int
+    key: Key, fields: Fields, model: PairwiseModel, plan: AnyPlan, *, num_sweeps: int
 ) -> Fields:
     """Fields after ``num_sweeps`` sweeps.
 
@@ -74,13 +91,15 @@ def run(
     Raises:
         ValueError: If the form cannot sample the model, as far as that is known.
     """
+    if isinstance(plan, SweepPlan):
+        return plain_gibbs.run(key, fields, model, plan, num_sweeps=num_sweeps)
     check_model(model, plan)
     if plan.form == "plain":
         return plain_gibbs.run(key, fields, model, plan.layout, num_sweeps=num_sweeps)
     return _KERNELS[plan.form].run(key, fields, model, plan, num_sweeps=num_sweeps)
 
 
-def pack(states: Int[Array, "nodes chains"], plan: SamplerPlan) -> Fields:
+def pack(states: Int[Array, "nodes chains"], plan: AnyPlan) -> Fields:
     """States in the layout of a plan.
 
     Args:
@@ -90,6 +109,8 @@ def pack(states: Int[Array, "nodes chains"], plan: SamplerPlan) -> Fields:
     Raises:
         ValueError: If the shape is another.
     """
+    if isinstance(plan, SweepPlan):
+        return states
     wanted = plan.layout.num_nodes, plan.num_chains
     if states.shape != wanted:
         raise ValueError(
@@ -107,14 +128,14 @@ def pack(states: Int[Array, "nodes chains"], plan: SamplerPlan) -> Fields:
     return words.T if plan.form == "sums" else words
 
 
-def unpack(fields: Fields, plan: SamplerPlan) -> Int[Array, "nodes chains"]:
+def unpack(fields: Fields, plan: AnyPlan) -> Int[Array, "nodes chains"]:
     """States from the layout of a plan, the inverse of ``pack``.
 
     Args:
         fields: States, packed.
         plan: Sampler plan.
     """
-    if plan.form == "plain":
+    if _is_plain(plan):
         return fields
     if plan.form == "lattice":
         return lattice_gibbs.unpack(fields, plan)
@@ -124,7 +145,7 @@ def unpack(fields: Fields, plan: SamplerPlan) -> Int[Array, "nodes chains"]:
 
 
 def mean_statistics(
-    fields: Fields, model: PairwiseModel, graph: Graph, plan: SamplerPlan
+    fields: Fields, model: PairwiseModel, graph: Graph, plan: AnyPlan
 ) -> PairwiseModel:
     """Mean sufficient statistics over the chains, in the shape of the model.
 
@@ -134,7 +155,7 @@ def mean_statistics(
         graph: Its graph.
         plan: Sampler plan.
     """
-    if plan.form in ("tables", "sums") and isinstance(model, Ising):
+    if not _is_plain(plan) and plan.form != "lattice" and isinstance(model, Ising):
         words = _nodes_of_words(fields, plan)
         first, second = graph.edges.T
         dtype = jnp.asarray(model.fields).dtype
@@ -150,7 +171,7 @@ def mean_statistics(
 
 
 def log_potentials(
-    fields: Fields, model: PairwiseModel, graph: Graph, plan: SamplerPlan
+    fields: Fields, model: PairwiseModel, graph: Graph, plan: AnyPlan
 ) -> Float[Array, " chains"]:
     """Log potential of every chain, minus its energy.
 
@@ -160,9 +181,26 @@ def log_potentials(
         graph: Its graph.
         plan: Sampler plan.
     """
-    if plan.form == "lattice":
+    if not _is_plain(plan) and plan.form == "lattice":
         return lattice_gibbs.log_potentials(fields, model, plan)
+    if plan.form in ("tables", "sums"):
+        words = _nodes_of_words(fields, plan)
+        return _word_potentials.log_potentials(words, model, graph)[: plan.num_chains]
     return jax.vmap(partial(log_potential, model, graph), in_axes=1)(unpack(fields, plan))
+
+
+def num_chains(fields: Fields, plan: AnyPlan) -> int:
+    """Number of chains in packed states.
+
+    Args:
+        fields: States, packed.
+        plan: Sampler plan.
+    """
+    return plan.num_chains if isinstance(plan, SamplerPlan) else fields.shape[1]
+
+
+def _is_plain(plan: AnyPlan) -> bool:
+    return isinstance(plan, SweepPlan) or plan.form == "plain"
 
 
 def _nodes_of_words(fields: Fields, plan: SamplerPlan) -> Array:
@@ -196,7 +234,7 @@ def collect(
     key: Key,
     fields: Fields,
     model: PairwiseModel,
-    plan: SamplerPlan,
+    plan: AnyPlan,
     *,
     num_draws: int,
     num_sweeps: int = 1,

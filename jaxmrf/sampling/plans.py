@@ -29,6 +29,8 @@ MAX_DEGREE_TABLES = 5
 NUM_LANES = 16
 # numbers of chains from which a form is faster than the next one
 MIN_CHAINS_TABLES, MIN_CHAINS_SUMS = 256, 8
+# variables of all chains from which a faster sweep is worth the longer compilation
+MIN_SIZE = 30_000
 
 
 @jax.tree_util.register_dataclass
@@ -97,7 +99,8 @@ def sampler_plan(
         model: The model, or one like it: read are its number of states and, if it is an Ising
             model of known numbers on a torus, whether the couplings of a direction, and the
             fields, are all alike. A plan of the form "lattice" is for models of which this is
-            true.
+            true. Where the numbers will change pass a model without them, such as
+            ``jax.eval_shape`` of one, or ``Ising(None, None)``.
         num_chains: Number of chains.
         form: One of ``FORMS``; by default the fastest that can sample the model.
         clamped: Nodes that keep their state.
@@ -135,11 +138,12 @@ def sampler_plan(
         "plain": None,
     }
     if form is None:
-        too_few = f"fewer than {{}} chains ({num_chains})"
-        if num_chains < MIN_CHAINS_TABLES:
-            obstacles["tables"] = obstacles["tables"] or too_few.format(MIN_CHAINS_TABLES)
-        if num_chains < MIN_CHAINS_SUMS:
-            obstacles["sums"] = obstacles["sums"] or too_few.format(MIN_CHAINS_SUMS)
+        for name, least in (("tables", MIN_CHAINS_TABLES), ("sums", MIN_CHAINS_SUMS)):
+            if num_chains < least:
+                obstacles[name] = obstacles[name] or f"fewer than {least} chains ({num_chains})"
+        if graph.num_nodes * num_chains < MIN_SIZE:
+            small = f"a small field, {graph.num_nodes} nodes x {num_chains} chains, compiles faster"
+            obstacles |= {name: obstacles[name] or small for name in FORMS[:-1]}
         form = next(name for name in FORMS if obstacles[name] is None)
         reasons = [f"not {name}: {obstacles[name]}" for name in FORMS[: FORMS.index(form)]]
     elif obstacles[form] is not None:
@@ -178,7 +182,7 @@ def check_model(model: PairwiseModel, plan: SamplerPlan) -> None:
     obstacle = None
     if plan.form != "plain" and model.num_states != 2:
         obstacle = f"{model.num_states} states"
-    elif plan.form == "lattice" and not _is_traced(model):
+    elif plan.form == "lattice" and _is_known(model):
         obstacle = _obstacle_to_lattice(model, plan.layout)
     if obstacle is not None:
         raise ValueError(
@@ -193,7 +197,7 @@ def _obstacle_to_lattice(model: PairwiseModel, board: CheckerboardPlan | None) -
         return "not a torus of 64 n x 2 m nodes"
     if not isinstance(model, Ising):
         return "not an Ising model"
-    if _is_traced(model):
+    if not _is_known(model):
         return "the numbers of the model are not known when the plan is made"
     couplings, fields = np.asarray(model.couplings), np.asarray(model.fields)
     if any(np.ptp(part) for part in (*np.split(couplings, 2), fields)):
@@ -201,8 +205,13 @@ def _obstacle_to_lattice(model: PairwiseModel, board: CheckerboardPlan | None) -
     return None
 
 
-def _is_traced(model: PairwiseModel) -> bool:
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(model))
+def _is_known(model: PairwiseModel) -> bool:
+    """Whether the numbers of a model are there, not traced and not only their shapes."""
+    leaves = jax.tree.leaves(model)
+    return bool(leaves) and all(
+        isinstance(leaf, np.ndarray | jax.Array) and not isinstance(leaf, jax.core.Tracer)
+        for leaf in leaves
+    )
 
 
 def _check_options(num_chains: int, form: str | None, num_bits: int, num_rounds: int) -> None:

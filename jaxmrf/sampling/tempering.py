@@ -3,8 +3,9 @@ r"""Parallel tempering of any discrete factor graph.
 .. math:: P(\text{swap } a, b) = \min\big(1, e^{(\beta_a - \beta_b)(\phi(x_b) - \phi(x_a))}\big)
 
 One replica at each inverse temperature; after a sweep of all of them, neighbours on the ladder
-exchange their states, even pairs and odd pairs in turn. Reference: Geyer, "Markov chain Monte Carlo
-maximum likelihood" (1991); Syed et al., JRSS B 84 (2022) on taking the pairs in turn.
+exchange their states, even pairs and odd pairs in turn. For pairwise fields see
+`pairwise_tempering`. Reference: Geyer, "Markov chain Monte Carlo maximum likelihood" (1991); Syed
+et al., JRSS B 84 (2022) on taking the pairs in turn.
 """
 
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from jaxmrf.models import FactorGraph, log_potential_of
 from jaxmrf.sampling import factor_gibbs
 from jaxmrf.types import Array, ArrayLike, Bool, Float, Int, Key
 
-__all__ = ["TemperingInfo", "TemperingState", "init", "step"]
+__all__ = ["TemperingInfo", "TemperingState", "exchange", "init", "step"]
 
 
 class TemperingState(NamedTuple):
@@ -33,7 +34,7 @@ class TemperingState(NamedTuple):
 
 
 class TemperingInfo(NamedTuple):
-    """What one step did.
+    """What one step did, temperatures first.
 
     Attributes:
         log_potentials: Log potential of every replica before the exchange.
@@ -41,9 +42,9 @@ class TemperingInfo(NamedTuple):
         swap_prob: Probability of that exchange; zero for pairs that were not asked.
     """
 
-    log_potentials: Float[Array, " chains"]
-    is_swapped: Bool[Array, " chains"]
-    swap_prob: Float[Array, " chains"]
+    log_potentials: Float[Array, "temperatures *chains"]
+    is_swapped: Bool[Array, "temperatures *chains"]
+    swap_prob: Float[Array, "temperatures *chains"]
 
 
 def init(
@@ -84,17 +85,37 @@ def step(
         key_sweep, state.states, factor_graph, plan, inverse_temperature=betas
     )
     potentials = log_potential_of(factor_graph, states)
+    info = exchange(key_swap, potentials, betas, state.num_steps)
     number = jnp.arange(len(betas))
-    is_asked = (number % 2 == state.num_steps % 2) & (number < len(betas) - 1)
-    following = jnp.minimum(number + 1, len(betas) - 1)
-    gap = potentials[following] - potentials
+    came = jnp.roll(info.is_swapped, 1)  # the one before on the ladder gave its state
+    source = jnp.where(info.is_swapped, number + 1, jnp.where(came, number - 1, number))
+    return TemperingState(states[:, source], state.num_steps + 1), info
+
+
+def exchange(
+    key: Key,
+    log_potentials: Float[Array, "temperatures *chains"],
+    inverse_temperatures: Float[Array, " temperatures"],
+    num_steps: Int[Array, ""],
+) -> TemperingInfo:
+    """Which replicas exchange their states with the next one on the ladder.
+
+    Args:
+        key: Random key.
+        log_potentials: Log potentials of the replicas of one ladder, or of many.
+        inverse_temperatures: The ladder.
+        num_steps: Even pairs are asked if it is even, else odd ones.
+    """
+    last = len(inverse_temperatures) - 1
+    number = jnp.arange(last + 1)
+    following = jnp.minimum(number + 1, last)
+    spread = number.shape + (1,) * (log_potentials.ndim - 1)
+    is_asked = ((number % 2 == num_steps % 2) & (number < last)).reshape(spread)
+    falls = (inverse_temperatures - inverse_temperatures[following]).reshape(spread)
+    gap = log_potentials[following] - log_potentials
     # two impossible replicas exchange freely: neither has a weight to lose
     gap = jnp.where(jnp.isnan(gap), 0, gap)
-    change = (betas - betas[following]) * gap
-    swap_prob = jnp.where(is_asked, jnp.exp(jnp.minimum(jnp.nan_to_num(change), 0)), 0)
-    uniform = jax.random.uniform(key_swap, swap_prob.shape, swap_prob.dtype)
-    is_swapped = uniform < swap_prob
-    came = jnp.roll(is_swapped, 1)  # the one before on the ladder gave its state
-    source = jnp.where(is_swapped, following, jnp.where(came, number - 1, number))
-    state = TemperingState(states[:, source], state.num_steps + 1)
-    return state, TemperingInfo(potentials, is_swapped, swap_prob)
+    change = jnp.nan_to_num(falls * gap)
+    swap_prob = jnp.where(is_asked, jnp.exp(jnp.minimum(change, 0)), 0)
+    uniform = jax.random.uniform(key, swap_prob.shape, swap_prob.dtype)
+    return TemperingInfo(log_potentials, uniform < swap_prob, swap_prob)

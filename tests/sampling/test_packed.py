@@ -210,25 +210,27 @@ def test_one_trace_serves_another_graph_of_equal_sizes(key):
 
 
 def test_plan_takes_the_fastest_form_that_can_sample_the_model():
-    ising, potts = random_model("ising", torus((4, 4))), random_model("potts", torus((4, 4)))
-    star = Graph.from_networkx(nx.star_graph(8))
+    wide, board = torus((64, 8)), torus((64, 512))
+    star, free = Graph.from_networkx(nx.star_graph(200)), grid((64, 8))
     expected = [
-        (LATTICE, uniform_model(LATTICE), 1, "lattice"),
-        (LATTICE, random_model("ising", LATTICE), 1, "plain"),
-        (LATTICE, random_model("ising", LATTICE), 300, "tables"),
-        (grid((64, 4)), random_model("ising", grid((64, 4))), 300, "tables"),
-        (torus((4, 4)), ising, 300, "tables"),
-        (torus((4, 4)), ising, 100, "sums"),
-        (torus((4, 4)), ising, 4, "plain"),
-        (torus((4, 4)), potts, 300, "plain"),
+        (board, uniform_model(board), 1, "lattice"),
+        (board, jax.eval_shape(lambda: uniform_model(board)), 8, "sums"),
+        (board, random_model("ising", board), 1, "plain"),
+        (board, random_model("ising", board), 8, "sums"),
+        (wide, Ising(None, None), 300, "tables"),
+        (wide, Ising(None, None), 200, "sums"),
+        (wide, Ising(None, None), 50, "plain"),
+        (wide, random_model("potts", wide), 300, "plain"),
+        (free, random_model("ising", free), 300, "tables"),
         (star, random_model("ising", star), 300, "sums"),
     ]
     for graph, model, num_chains, form in expected:
         assert sampler_plan(graph, model, num_chains=num_chains).form == form
-    plan = sampler_plan(star, random_model("ising", star), num_chains=300)
-    text = str(plan)
-    assert "SamplerPlan: sums, 300 chains" in text and "not tables: 2 states, up to 8" in text
+    text = str(sampler_plan(star, Ising(None, None), num_chains=300))
+    assert "SamplerPlan: sums, 300 chains" in text and "not tables: 2 states, up to 200" in text
     assert "12 random bits, Philox with 10 rounds" in text and "SweepPlan" in text
+    small = str(sampler_plan(wide, Ising(None, None), num_chains=50))
+    assert "not sums: a small field, 512 nodes x 50 chains, compiles faster" in small
 
 
 def test_checkerboard_is_found_on_tori_of_64_rows_only():
