@@ -7,6 +7,7 @@ nodes             variables of the field, numbered 0..num_nodes-1
 edges             unordered pairs of nodes, in the order of ``Graph.edges``
 states            values 0..num_states-1 of one variable
 chains            independent copies of the field, last in memory
+temperatures      inverse temperatures of a ladder
 items             observations, the rows of a data matrix
 groups            slots of a buffer that holds the distinct values of tied parameters
 features          slots of a buffer that holds the features of one layer of a factor model

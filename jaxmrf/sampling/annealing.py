@@ -3,8 +3,8 @@ r"""Annealed importance sampling: an unbiased estimate of Z from chains that coo
 .. math:: \log w = \sum_t (\beta_{t+1} - \beta_t)\, \phi(x_t), \qquad E[w] = Z / Z_0
 
 A chain starts uniformly among the configurations the evidence allows and is swept at every inverse
-temperature of a ladder from 0 to 1. For pairwise fields see `pairwise_annealing`. Reference: Neal, "Annealed importance sampling", Statistics and
-Computing 11 (2001).
+temperature of a ladder from 0 to 1. For pairwise fields see `pairwise_annealing`. Reference: Neal,
+"Annealed importance sampling", Statistics and Computing 11 (2001).
 """
 
 from typing import NamedTuple
