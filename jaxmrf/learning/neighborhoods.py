@@ -283,7 +283,8 @@ def fit_by_neighborhoods(
     """
     if not l2 >= 0:
         raise ValueError(f"{caller}: expected l2 to be 0 or more, got {l2}; raise it")
-    parameters, states = check_start(data, graph, parameters, build, caller=caller)
+    with jax.ensure_compile_time_eval():  # data are counted now, also inside a caller's jax.jit
+        parameters, states = check_start(data, graph, parameters, build, caller=caller)
     num_states = jax.eval_shape(build, parameters).num_states
     estimate, gap, num_iters = minimize(
         _objective(loss, build),

@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -78,6 +79,17 @@ def test_couplings_are_recovered_as_by_maximum_likelihood(planted, rms_error, na
     assert rms_error(fit.model, truth) < 1.1 * rms_error(exact, truth)
     # 2000 observations: a standard error of 1 / sqrt(2000 * (1 - m^2)) is below 0.035 for m < 0.75
     assert rms_error(exact, truth) < 0.04
+
+
+def test_fit_inside_a_compiled_function_is_the_same():
+    data, graph = np.array([[0, 0]] * 30 + [[1, 0]] * 10), Graph(2, [(0, 1)])
+
+    def fit(start):
+        return fit_pseudolikelihood(
+            data, graph, parameters=start, build=no_fields(graph)
+        ).parameters
+
+    np.testing.assert_allclose(jax.jit(fit)(jnp.zeros(1)), np.arctanh([0.5]), atol=1e-4)
 
 
 def test_negative_penalty_is_refused():
