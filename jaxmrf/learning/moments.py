@@ -125,7 +125,7 @@ def check_start(data, graph: Graph, parameters, build: Build, *, caller: str):
             "build) for this graph"
         )
     coded = as_states(data, model.num_states, graph.num_nodes, caller=caller)
-    return parameters, jnp.asarray(coded)
+    return parameters, coded
 
 
 def mean_statistics(
