@@ -2,6 +2,7 @@
 
 from jaxmrf.infer._feature_sites import hierarchy_sites
 from jaxmrf.infer.auxiliary_variable import AuxiliaryVariable
+from jaxmrf.infer.checkpointed import run_checkpointed
 from jaxmrf.infer.concentration import ConcentrationGibbs
 from jaxmrf.infer.exact_likelihood import ExactLikelihood
 from jaxmrf.infer.exchange import ExchangeMH
@@ -34,6 +35,7 @@ __all__ = [
     "marginals",
     "mrf_parents",
     "mrf_sites",
+    "run_checkpointed",
     "sample_marginalized",
     "unnormalized",
 ]
