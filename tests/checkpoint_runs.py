@@ -1,7 +1,8 @@
 """A checkpointed run of Gibbs sweeps in processes that are killed at random moments.
 
 ``python checkpoint_runs.py FOLDER SEED ...`` makes it in FOLDER/SEED and prints how many processes
-were killed. JAX starts its threads in the forked processes only, so nothing here may compute on import.
+were killed. JAX starts its threads in the forked processes only, so nothing here may compute on
+import.
 """
 
 import os
