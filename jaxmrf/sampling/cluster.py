@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxmrf.graphs import Graph
 from jaxmrf.logspace import draw_from_relative_logits
-from jaxmrf.models import Ising, Potts
+from jaxmrf.models import Ising, PairwiseModel, Potts
 from jaxmrf.sampling.packed import uniform_states
 from jaxmrf.types import Array, Bool, Float, Int, Key
 
@@ -40,7 +40,7 @@ class ClusterInfo(NamedTuple):
 
 
 def init(
-    key: Key, model: Ising | Potts, graph: Graph, *, num_chains: int
+    key: Key, model: PairwiseModel, graph: Graph, *, num_chains: int
 ) -> Int[Array, "nodes chains"]:
     """Independent uniform states.
 
@@ -58,7 +58,7 @@ def init(
 
 
 def step(
-    key: Key, states: Int[Array, "nodes chains"], model: Ising | Potts, graph: Graph
+    key: Key, states: Int[Array, "nodes chains"], model: PairwiseModel, graph: Graph
 ) -> tuple[Int[Array, "nodes chains"], ClusterInfo]:
     """Open edges, find the clusters, draw their states.
 
@@ -136,7 +136,7 @@ def components(is_open: Bool[Array, "edges chains"], graph: Graph) -> Int[Array,
     return parents.reshape(graph.num_nodes, num_chains) // num_chains
 
 
-def _relative_fields(model: Ising | Potts) -> Float[Array, "states_minus_one nodes"]:
+def _relative_fields(model: PairwiseModel) -> Float[Array, "states_minus_one nodes"]:
     """Log odds of states 1..K-1 against 0 of a node without neighbours."""
     fields = jnp.asarray(model.fields)
     if isinstance(model, Ising):
@@ -144,7 +144,7 @@ def _relative_fields(model: Ising | Potts) -> Float[Array, "states_minus_one nod
     return (fields[:, 1:] - fields[:, :1]).T
 
 
-def _check(caller: str, model: Ising | Potts) -> None:
+def _check(caller: str, model: PairwiseModel) -> None:
     """Raise for another kind of model, and for a negative coupling if it is known."""
     if not isinstance(model, Ising | Potts):
         raise ValueError(
