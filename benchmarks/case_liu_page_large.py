@@ -93,11 +93,12 @@ def _scale_row(size: str, side: int) -> dict[str, Any]:
     )
     labels = jnp.minimum((8 * estimate).astype(jnp.int32), 7)
     values = jnp.full(32, 0.5).at[:8].set((jnp.arange(8) + 0.5) / 8)
-    state = group_gibbs.init(jax.random.key(2), labels, values, plan, num_particles=100)
+    swept = sampler_plan(graph, Ising(None, None), num_chains=100)
+    state = group_gibbs.init(jax.random.key(2), labels, values, swept, num_particles=100)
     step = partial(
         group_gibbs.step,
         graph=graph,
-        plan=plan,
+        plan=swept,
         concentration=CONCENTRATION,
         base=BetaBase(),
         rule=Parallel(),

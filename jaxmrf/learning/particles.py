@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmrf.graphs import Graph
+from jaxmrf.learning.training import jitted
 from jaxmrf.models import PairwiseModel
 from jaxmrf.sampling import packed
 from jaxmrf.sampling.packed import AnyPlan
@@ -35,7 +36,6 @@ def particle_statistics(
     return jax.vmap(partial(model.statistics, graph), in_axes=1, out_axes=-1)(particles)
 
 
-@jax.jit
 def long_run_moments(
     key: Key,
     particles: Array,
@@ -52,6 +52,11 @@ def long_run_moments(
         graph: Its graph.
         plan: Its sampler plan or sweep plan.
     """
+    args = key, particles, model, graph, plan
+    return jitted(_long_run_moments, getattr(plan, "compiler_options", None), args)(*args)
+
+
+def _long_run_moments(key, particles, model, graph, plan):
     key_warmup, key_draws = jax.random.split(key)
     particles = packed.run(key_warmup, particles, model, plan, num_sweeps=_NUM_CHECK_SWEEPS)
     return packed.collect(

@@ -21,7 +21,7 @@ from jaxmrf.learning.moments import largest_entry
 from jaxmrf.models import PairwiseModel
 from jaxmrf.types import Array, Bool, Float, Int, Key
 
-__all__ = ["FitResult", "fit", "minimize", "running_mean"]
+__all__ = ["FitResult", "fit", "jitted", "minimize", "running_mean"]
 
 # chunks of a scan that shows progress: enough for a smooth bar, few enough to cost nothing
 _NUM_CHUNKS = 50
@@ -93,8 +93,7 @@ def fit(
             "one step"
         )
     keys = jax.random.split(key, int(num_steps))
-    is_nested = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((keys, args)))
-    scan = _jitted_scan(None if is_nested else tuple((compiler_options or {}).items()))
+    scan = jitted(_scan, compiler_options, (keys, args), static_argnames="step")
     if not progress:
         return scan(step, init_state, keys, args)
     size = -(-num_steps // _NUM_CHUNKS)
@@ -108,10 +107,27 @@ def fit(
     return state, jax.tree.map(lambda *parts: jnp.concatenate(parts), *infos)
 
 
-@lru_cache
-def _jitted_scan(options: tuple | None) -> Callable:
-    """The loop, one object per set of options, so that it compiles once."""
-    return jax.jit(_scan, static_argnames="step", compiler_options=dict(options or ()) or None)
+def jitted(
+    function: Callable, compiler_options: dict | None, args: Any, static_argnames: str | None = None
+) -> Callable:
+    """A function compiled with options for XLA, without them where its arguments are traced.
+
+    Args:
+        function: Function; the same object with the same options does not compile again.
+        compiler_options: Options, which JAX refuses inside another ``jax.jit``.
+        args: Pytree of arguments.
+        static_argnames: As for ``jax.jit``.
+    """
+    is_nested = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args))
+    options = () if is_nested else tuple((compiler_options or {}).items())
+    return _jitted(function, options, static_argnames)
+
+
+@lru_cache(maxsize=128)
+def _jitted(function: Callable, options: tuple, static_argnames: str | None) -> Callable:
+    return jax.jit(
+        function, static_argnames=static_argnames, compiler_options=dict(options) or None
+    )
 
 
 def _scan(step: Callable, state: Any, keys: Key, args: tuple) -> tuple[Any, Any]:
