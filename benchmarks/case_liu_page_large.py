@@ -30,7 +30,7 @@ from jaxmrf.nonparametric import group_gibbs
 from jaxmrf.nonparametric.base_measures import BetaBase
 from jaxmrf.nonparametric.parallel_labels import Parallel
 from jaxmrf.nonparametric.parameter_groups import cluster, tie
-from jaxmrf.sampling import gibbs
+from jaxmrf.sampling import gibbs, sampler_plan
 
 NUM_GROUPS, MAX_GROUPS, CONCENTRATION, NUM_TEST = 10, 96, 1.0, 500
 SIZES = {  # side, {items: replicates}, sweeps of the chains and of burn-in, sweeps behind a draw
