@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = (  # a unit imports from rows above it in this list, never from its own row
     {"types"},
-    {"logspace", "checkpoints"},
+    {"logspace", "checkpoints", "sharding"},
     {"graphs"},
     {"models"},
     {"sampling", "exact", "variational", "formats"},

@@ -8,12 +8,15 @@ chain in every bit and nodes in the order of the sweep plan; of the form "lattic
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding
 
 from jaxmrf.graphs import Graph, SweepPlan
 from jaxmrf.models import Ising, PairwiseModel, log_potential
@@ -25,6 +28,7 @@ from jaxmrf.sampling import (
     table_gibbs,
 )
 from jaxmrf.sampling.plans import SamplerPlan, check_model
+from jaxmrf.sharding import split
 from jaxmrf.types import Array, Float, Int, Key
 
 __all__ = [
@@ -37,6 +41,7 @@ __all__ = [
     "num_chains",
     "pack",
     "run",
+    "sharding",
     "uniform_states",
     "unpack",
 ]
@@ -126,6 +131,35 @@ def pack(states: Int[Array, "nodes chains"], plan: AnyPlan) -> Fields:
     bits = rows.reshape(len(rows), plan.num_words, 32) << jnp.arange(32, dtype=jnp.uint32)
     words = bits.sum(axis=2, dtype=jnp.uint32)
     return words.T if plan.form == "sums" else words
+
+
+def sharding(plan: AnyPlan, mesh: Mesh) -> NamedSharding:
+    """How fields are split over devices: each holds some of the chains, or words of them.
+
+    Args:
+        plan: Sampler plan.
+        mesh: Mesh of devices (`jaxmrf.sharding`).
+
+    Raises:
+        ValueError: If the chains cannot be cut into equal parts.
+    """
+    if isinstance(plan, SamplerPlan):
+        size = 1 if plan.form in ("lattice", "plain") else 32
+        num_parts = _num_parts(plan)
+        if num_parts % mesh.size:
+            larger = (replace(plan, num_chains=number) for number in count(plan.num_chains))
+            enough = next(parts for parts in map(_num_parts, larger) if parts % mesh.size == 0)
+            raise ValueError(
+                f"sharding: expected {'words of 32 ' if size > 1 else ''}chains that are a multiple"
+                f" of {mesh.size}, the number of devices, got {num_parts}; make a sampler_plan of "
+                f"{size * enough} chains"
+            )
+    return split(mesh, 0 if isinstance(plan, SamplerPlan) and plan.form == "sums" else 1)
+
+
+def _num_parts(plan: SamplerPlan) -> int:
+    """Number of chains, or of words where they hold 32 chains."""
+    return plan.num_chains if plan.form in ("lattice", "plain") else plan.num_words
 
 
 def unpack(fields: Fields, plan: AnyPlan) -> Int[Array, "nodes chains"]:

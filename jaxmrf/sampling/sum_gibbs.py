@@ -87,13 +87,12 @@ def _update(seed, words, tables, start, sweep, plan):
     """New words of one tile."""
     neighbors, constant, slopes = tables
     num_words, size = len(words), neighbors.shape[1]
-    # from the flat array: a gather along the second axis would be transposed afterwards
-    places = jnp.arange(num_words, dtype=jnp.uint32) * jnp.uint32(words.shape[1])
-    places = places[:, None, None] + neighbors
+    # word by word with indices of its own: a gather along the second axis would be transposed
+    # afterwards, one from the flat array could not be split over devices
+    take = jax.vmap(lambda row, index: row.at[index].get(mode="promise_in_bounds"))
+    places = jnp.broadcast_to(neighbors, (num_words, *neighbors.shape))
     # a wall: each word is read in four places
-    gathered = walled(
-        lambda: words.ravel().at[places].get(mode="promise_in_bounds"), start, plan.backend
-    )
+    gathered = walled(lambda: take(words, places), start, plan.backend)
     groups = jnp.arange(_NUM_GROUPS, dtype=jnp.uint32)[:, None]
     shifts = groups * jnp.uint32(_GROUP)
 
