@@ -84,7 +84,7 @@ def estimate(
     start = fields, jnp.zeros(plan.num_chains, dtype)
     xs = np.arange(len(ladder) - 1), np.diff(ladder).astype(dtype), ladder[1:].astype(dtype)
     (fields, log_weights), _ = jax.lax.scan(step, start, xs)
-    log_weights += graph.num_nodes * np.log(model.num_states)
+    log_weights += float(graph.num_nodes * np.log(model.num_states))
     return summarize(log_weights, packed.unpack(fields, plan))
 
 

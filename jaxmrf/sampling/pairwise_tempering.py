@@ -50,7 +50,7 @@ def init(
         num_temperatures: Number of temperatures.
     """
     keys = jax.random.split(key, num_temperatures)
-    fields = jnp.stack([packed.init(each, model, plan) for each in keys])
+    fields = jax.vmap(lambda key: packed.init(key, model, plan))(keys)
     return PairwiseTemperingState(fields, jnp.zeros((), jnp.int32))
 
 
@@ -98,7 +98,9 @@ def step(
     return PairwiseTemperingState(swapped, state.num_steps + 1), info
 
 
-def _where(is_first: Bool[Array, "temperatures chains"], first: Array, other: Array, plan) -> Array:
+def _where(
+    is_first: Bool[Array, "temperatures chains"], first: Array, other: Array, plan: SamplerPlan
+) -> Array:
     """Chains of the first fields where it is true, of the other ones elsewhere."""
     if plan.form == "plain":
         return jnp.where(is_first[:, None, :], first, other)

@@ -73,7 +73,7 @@ def test_estimate_on_a_lattice_is_that_of_the_transfer_matrix(key):
     within = coupling * (spins * np.roll(spins, 1, axis=1)).sum(axis=1) + field * spins.sum(axis=1)
     matrix = np.exp(coupling * spins @ spins.T + (within[:, None] + within) / 2)
     log_z = np.log((np.linalg.eigvalsh(matrix) ** 64).sum())
-    plan = sampler_plan(graph, model, num_chains=200, form="lattice")
+    plan = sampler_plan(graph, model, num_chains=800, form="lattice")
     found = pairwise_annealing.estimate(key, model, graph, plan, num_temperatures=30, num_sweeps=2)
     assert abs(found.log_z - log_z) < 4.5 * found.standard_error < 0.5
 

@@ -140,6 +140,17 @@ def test_one_temperature_is_a_plain_run(key):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS[1:])
+def test_temperatures_swept_at_once_are_those_swept_in_turn(form, key):
+    found = []
+    for backend in ("cpu", "gpu"):
+        plan = sampler_plan(GRAPH, MODEL, num_chains=40, form=form, backend=backend)
+        state = pairwise_tempering.init(jax.random.key(1), MODEL, plan, num_temperatures=3)
+        found.append(stepper(MODEL, GRAPH, plan)(key, state.fields, 0)[0].fields)
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.slow
 def test_ladders_cross_between_modes_that_sweeps_do_not_leave(key):
     cycle = Graph(8, [(node, (node + 1) % 8) for node in range(8)])
     model = Ising(jnp.full(8, 4.0), jnp.zeros(8))
