@@ -70,10 +70,12 @@ class SamplerPlan:
         return {"xla_cpu_prefer_vector_width": 512} if self.backend == "cpu" else None
 
     def __str__(self) -> str:
-        words = f"{self.num_bits} random bits, Philox with {self.num_rounds} rounds"
+        bits = f"{self.num_bits} random bits"
+        if self.form == "sums":
+            bits = "24 random bits" + ", 8 of them shared" * (self.num_bits < 32)
+        words = f"; {bits}, Philox with {self.num_rounds} rounds" * (self.form != "plain")
         lines = [
-            f"SamplerPlan: {self.form}, {self.num_chains} chains, {self.backend}"
-            + ("" if self.form == "plain" else f"; {words}"),
+            f"SamplerPlan: {self.form}, {self.num_chains} chains, {self.backend}{words}",
             *(f"  {reason}" for reason in self.reasons),
             *(f"  {line}" for line in str(self.layout).splitlines()),
         ]
@@ -108,7 +110,7 @@ def sampler_plan(
         num_bits: Bits of a random number in the forms "lattice" and "tables", 1 to 32. Every chain
             has its exact conditional probabilities whatever the number (`thresholds`); two draws
             that share the rounding of a threshold have a covariance of at most 4^-num_bits / 4.
-            With 32 nothing is shared.
+            With 32 nothing is shared, also in the form "sums".
         num_rounds: Rounds of the Philox generator, 10 (its authors' default) or 7 (faster; the
             fewest that pass BigCrush).
         backend: Kind of device; by default the one JAX uses.
@@ -118,7 +120,7 @@ def sampler_plan(
 
     >>> import jax.numpy as jnp
     >>> from jaxmrf.graphs import torus
-    >>> plan = sampler_plan(torus((4, 4)), Ising(jnp.ones(32), jnp.ones(16)), num_chains=500)
+    >>> plan = sampler_plan(torus((4, 4)), Ising(jnp.ones(32), jnp.ones(16)), num_chains=5000)
     >>> plan.form
     'tables'
     """

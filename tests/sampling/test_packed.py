@@ -228,7 +228,7 @@ def test_plan_takes_the_fastest_form_that_can_sample_the_model():
         assert sampler_plan(graph, model, num_chains=num_chains).form == form
     text = str(sampler_plan(star, Ising(None, None), num_chains=300))
     assert "SamplerPlan: sums, 300 chains" in text and "not tables: 2 states, up to 200" in text
-    assert "12 random bits, Philox with 10 rounds" in text and "SweepPlan" in text
+    assert "24 random bits, 8 of them shared, Philox with 10 rounds" in text and "SweepPlan" in text
     small = str(sampler_plan(wide, Ising(None, None), num_chains=50))
     assert "not sums: a small field, 512 nodes x 50 chains, compiles faster" in small
 
