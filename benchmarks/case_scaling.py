@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from benchmarks import children, rows
 from benchmarks.case_sampling import (
@@ -26,6 +25,7 @@ from benchmarks.case_sampling import (
 )
 from jaxmrf.graphs import torus
 from jaxmrf.sampling import packed, sampler_plan
+from jaxmrf.sharding import device_mesh, place
 
 CASE = "scaling"
 FLAGS = "--xla_force_host_platform_device_count=8"
@@ -75,11 +75,10 @@ def devices(size: str) -> Iterator[dict[str, Any]]:
     counts = [count for count in (1, 2, 4, 8) if count <= len(jax.devices())]
     if len(counts) < 2:
         return
-    # Shardy, the other partitioner, fails on `lax.mulhi` of Philox in JAX 0.10
-    jax.config.update("jax_use_shardy_partitioner", False)
     timings = {}
     for count in counts:
-        fields = spread(start, count)
+        layout = packed.sharding(plan, device_mesh(jax.devices()[:count]))
+        fields = place(start, layout)
         timings[count] = rows.time_calls(partial(sweeps, key_run, fields, model, plan))
     for count, timing in timings.items():
         is_equal = np.array_equal(timing.result, timings[1].result)
@@ -88,13 +87,6 @@ def devices(size: str) -> Iterator[dict[str, Any]]:
             *(size, "torus", graph.num_nodes, given.num_chains, given.num_sweeps),
             *(timing, {"flips_per_ns": rate, "is_equal": is_equal}, count),
         )
-
-
-def spread(fields: jax.Array, count: int) -> jax.Array:
-    """The fields, whose last axis is that of the chains, over so many devices."""
-    mesh = Mesh(np.array(jax.devices()[:count]), ("chains",))
-    axes = [None] * (fields.ndim - 1)
-    return jax.device_put(fields, NamedSharding(mesh, PartitionSpec(*axes, "chains")))
 
 
 def growing_lattices(size: str) -> Iterator[dict[str, Any]]:
