@@ -58,7 +58,7 @@ def run(size: str, out: Path) -> list[dict[str, Any]]:
     """Rows of steps and of fits; on a CPU from a process of their own, held to a core."""
     if SIZES[size].is_gpu:
         return list(measure(size))
-    return children.rows_of("benchmarks.case_pcd", "one_core", size)
+    return children.rows_of("benchmarks.case_pcd", "one_core", size, environment={"NPROC": "1"})
 
 
 def one_core(size: str) -> Iterator[dict[str, Any]]:
@@ -183,14 +183,12 @@ def measure_fits(size: str, graph: Graph, truth: Ising, data, clock) -> Iterator
 
 def fit_pcd(given: Size, data, graph: Graph):
     """PCD from zero, averaged over the second half of its steps."""
-    start = Ising(jnp.zeros(graph.num_edges), jnp.zeros(graph.num_nodes))
     return learning.fit_contrastive(
         jax.random.key(2),
         data,
         graph,
         num_chains=given.num_chains,
         num_steps=given.num_steps,
-        plan=sampler_plan(graph, start, num_chains=given.num_chains),
     )
 
 
