@@ -89,7 +89,8 @@ def gather(tree: Any) -> Any:
 def _place(array: ArrayLike, layout: NamedSharding) -> jax.Array:
     if layout.is_fully_addressable or not getattr(array, "is_fully_addressable", True):
         return jax.device_put(array, layout)
-    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+    # what JAX does not yet lay out over other processes' devices by itself
+    if jax.dtypes.issubdtype(jax.numpy.result_type(array), jax.dtypes.prng_key):
         words = _place(jax.random.key_data(array), layout)
         return jax.random.wrap_key_data(words, impl=jax.random.key_impl(array))
     host = np.asarray(array)
