@@ -3,9 +3,9 @@
 Workloads: "lattice", a torus at its critical point, one chain; "torus", a 30 x 30 torus with a
 coupling an edge and a field a node; "random", a random graph of mean degree 6; "senate-sized".
 One core, one thread and CPU time on a CPU; `jaxmrf, two cores` is another process with two virtual
-devices, over which the chains are split (a single chain is left to XLA's threads), and its wall
-time is set against the seconds of one core. On a GPU wall time, of larger
-workloads and of peers that run there. thrml's lattice is smaller, because building one of 1024^2
+devices, over which the chains are split (two chains of the lattice), and its wall time is set
+against the seconds of one core. On a GPU wall time, of larger workloads and of peers that run
+there. thrml's lattice is smaller, because building one of 1024^2
 takes it half a minute; its rate is the higher there.
 
 Quality: `flips_per_ns` are attempted updates a nanosecond; `times_*` are ratios of such rates;
@@ -53,7 +53,7 @@ FORMS = {  # options of the plan
 }
 UPDATES = {"jaxmrf": 2e8, "jaxmrf, Philox-7": 2e8, "jaxmrf, independent": 2e8}  # in a call
 SLOW_UPDATES = 1e7
-TWO_CORES = {"NPROC": "8", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+TWO_CORES = {"NPROC": "1", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
 GPU_PEERS = ("thrml", "plain JAX")
 
 
@@ -201,17 +201,20 @@ def make_row(size, method, workload, timed, entry, quality) -> dict[str, Any]:
     )
 
 
-def lattice_entries(size: str) -> dict[str, Entry]:
-    """Methods for one chain of a torus with one coupling and no fields."""
+def lattice_entries(size: str, mesh: Mesh | None = None) -> dict[str, Entry]:
+    """Methods for one chain of a torus with one coupling and no fields; one on each device."""
     given, entries = SIZES[size], {}
+    num_chains = 1 if mesh is None else mesh.size
     for method, build in methods(given, LATTICE_PEERS).items():
         side = given.peer_sides.get(method, given.side)
         if given.is_gpu and method in FORMS:
             builder = partial(build_large_lattice, side, FORMS[method])
         else:
             graph = torus((side, side))
-            builder = partial(build, graph, uniform_ising(graph), 1)
-        entries[method] = make_entry(given, method, builder, side**2, 1)
+            builder = partial(build, graph, uniform_ising(graph), num_chains)
+        if mesh is not None and method in FORMS:
+            builder = partial(builder, mesh=mesh)
+        entries[method] = make_entry(given, method, builder, side**2, num_chains)
     return entries
 
 
@@ -296,11 +299,11 @@ def time_in_turn(
 
 
 def two_cores(size: str) -> Iterator[dict[str, Any]]:
-    """Wall time on two cores, the chains over two devices where there are several."""
+    """Wall time on two cores, the chains over two devices."""
     children.hold(sorted(children.allowed())[-2:])
-    entries = {"lattice": lattice_entries(size)["jaxmrf"]} | {
-        name: graph_entries(size, workload, sharding.device_mesh())["jaxmrf"]
-        for name, workload in workloads(size)
+    mesh = sharding.device_mesh()
+    entries = {"lattice": lattice_entries(size, mesh)["jaxmrf"]} | {
+        name: graph_entries(size, workload, mesh)["jaxmrf"] for name, workload in workloads(size)
     }
     for name, entry in entries.items():
         timed = time_in_turn(size, {"jaxmrf": entry}, time.perf_counter)["jaxmrf"]

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh
 
 from jaxmrf.graphs import Graph
 from jaxmrf.learning.moments import (
@@ -31,6 +32,7 @@ from jaxmrf.learning.training import FitResult, fit, running_mean
 from jaxmrf.models import PairwiseModel
 from jaxmrf.sampling import packed, sampler_plan
 from jaxmrf.sampling.packed import AnyPlan
+from jaxmrf.sharding import place
 from jaxmrf.types import Array, ArrayLike, Float, Int, Key
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "default_optimizer",
     "fit_contrastive",
     "init",
+    "jitted_target",
     "mean_statistics",
     "step",
     "target",
@@ -127,6 +130,10 @@ def target(
     square = mean_over_items(lambda states: jax.tree.map(jnp.square, in_parameters(states)), data)
     variance = jax.tree.map(lambda square, mean: square - mean**2, square, carry(mean))
     return ContrastiveTarget(mean, variance, None if is_persistent else jnp.asarray(data).T)
+
+
+jitted_target = jax.jit(target, static_argnames=("build", "is_persistent"))
+"""``target``, compiled once for equal shapes."""
 
 
 def init(
@@ -241,6 +248,7 @@ def fit_contrastive(
     fast_decay: float = 0.95,
     tolerance: float = 0.1,
     plan: AnyPlan | None = None,
+    mesh: Mesh | None = None,
     progress: bool = False,
 ) -> FitResult:
     """Maximum likelihood estimate by contrastive divergence, averaged over the last steps.
@@ -263,6 +271,7 @@ def fit_contrastive(
         tolerance: Largest moment mismatch at which the fit counts as converged, in standard
             deviations of the statistic; a mean over n observations errs by 1 / sqrt(n) itself.
         plan: Sampler plan of so many chains, or sweep plan; by default the fastest.
+        mesh: Devices over which the particles are split, as by ``sharding.device_mesh()``.
         progress: Whether to show a progress bar.
 
     Returns:
@@ -278,10 +287,15 @@ def fit_contrastive(
         plan = sampler_plan(graph, jax.eval_shape(build, parameters), num_chains=num_chains)
     optimizer = default_optimizer() if optimizer is None else optimizer
     key_init, key_fit, key_check = jax.random.split(key, 3)
-    aim = target(states, graph, parameters, build=build, is_persistent=method != "cd")
+    aim = jitted_target(states, graph, parameters, build=build, is_persistent=method != "cd")
+    start = init(
+        key_init, parameters, plan, build=build, optimizer=optimizer, num_chains=num_chains
+    )
+    if mesh is not None:
+        start = start._replace(particles=place(start.particles, packed.sharding(plan, mesh)))
     state, history = fit(
         key_fit,
-        init(key_init, parameters, plan, build=build, optimizer=optimizer, num_chains=num_chains),
+        start,
         _configured_step(
             build=build,
             optimizer=optimizer,

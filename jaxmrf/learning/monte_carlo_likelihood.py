@@ -20,7 +20,7 @@ from jax.scipy.sparse.linalg import cg
 from jax.scipy.special import logsumexp
 
 from jaxmrf.graphs import Graph
-from jaxmrf.learning.contrastive import ContrastiveTarget, target
+from jaxmrf.learning.contrastive import ContrastiveTarget, jitted_target
 from jaxmrf.learning.moments import Build, check_start, identity, largest_entry, pull_back
 from jaxmrf.learning.particles import (
     divide_by_variance,
@@ -264,7 +264,7 @@ def fit_monte_carlo_likelihood(
     if plan is None:
         plan = sampler_plan(graph, jax.eval_shape(build, parameters), num_chains=num_particles)
     key_init, key_fit, key_check = jax.random.split(key, 3)
-    aim = _target(states, graph, parameters, build=build)
+    aim = jitted_target(states, graph, parameters, build=build)
     state, history = fit(
         key_fit,
         init(key_init, parameters, plan, build=build, num_particles=num_particles),
@@ -293,9 +293,6 @@ def fit_monte_carlo_likelihood(
         is_converged=(deviation <= tolerance) & ~history.is_truncated[-1],
         num_iters=state.count,
     )
-
-
-_target = jax.jit(target, static_argnames="build")
 
 
 @lru_cache(maxsize=128)
