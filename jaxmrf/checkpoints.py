@@ -16,7 +16,7 @@ import os
 import re
 import zipfile
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -110,6 +110,7 @@ def run(
     every: int,
     args: tuple = (),
     progress: bool = False,
+    compiler_options: dict | None = None,
 ) -> tuple[Any, Any]:
     """State after ``num_steps`` steps and the Infos of all of them, resuming what a folder holds.
 
@@ -131,6 +132,7 @@ def run(
         every: Steps between checkpoints, at least 1. A resumed run may choose another number.
         args: Pytrees handed to every step, such as a model and its plan.
         progress: Whether to show a progress bar.
+        compiler_options: Options for XLA, such as those of a sampler plan.
 
     Returns:
         The last state, and the Infos with steps on the leading axis, as NumPy arrays: they need
@@ -155,9 +157,10 @@ def run(
             )
     num_steps, every = int(num_steps), int(every)
     keys = jax.random.split(key, num_steps)
+    scan = _jitted_scan(tuple((compiler_options or {}).items()))
 
     def advance(state, start, stop):
-        return _scan(step, state, keys[start:stop], args)
+        return scan(step, state, keys[start:stop], args)
 
     return collect(
         path,
@@ -242,7 +245,12 @@ def collect(
     return state, _outputs(folder, one_piece() if outputs is None else outputs, num_steps)
 
 
-@partial(jax.jit, static_argnames="step")
+@lru_cache
+def _jitted_scan(options: tuple) -> Callable:
+    """The loop, one object for each set of options, so that it compiles once."""
+    return jax.jit(_scan, static_argnames="step", compiler_options=dict(options) or None)
+
+
 def _scan(step: Callable, state: Any, keys: Key, args: tuple) -> tuple[Any, Any]:
     return jax.lax.scan(lambda state, key: step(key, state, *args), state, keys)
 
