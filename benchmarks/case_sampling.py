@@ -5,14 +5,13 @@ coupling an edge and a field a node; "random", a random graph of mean degree 6; 
 One core, one thread and CPU time on a CPU; `jaxmrf, two cores` is another process with two virtual
 devices, over which the chains are split (two chains of the lattice), and its wall time is set
 against the seconds of one core. On a GPU wall time, of larger workloads and of peers that run
-there. thrml's lattice is smaller, because building one of 1024^2
-takes it half a minute; its rate is the higher there.
+there. thrml's lattice is smaller, because building one of 1024^2 takes it half a minute; its rate
+is the higher there.
 
 Quality: `flips_per_ns` are attempted updates a nanosecond; `times_*` are ratios of such rates,
-medians over rounds;
-`max_z` and `rms_z` are the largest and root-mean-square error in standard errors: of all means and
-pair products on a 16-node sibling against enumeration, or of six correlations of a 64 x 8 torus at
-the critical point against its transfer matrix.
+medians over rounds; `max_z` and `rms_z` are the largest and root-mean-square error in standard
+errors: of all means and pair products on a 16-node sibling against enumeration, or of six
+correlations of a 64 x 8 torus at the critical point against its transfer matrix.
 """
 
 import sys

@@ -304,7 +304,7 @@ _draw_exact = jax.jit(enumeration.sample, static_argnames="num_samples")
 @partial(jax.jit, static_argnames=("num_samples", "num_sweeps"))
 def _draw_gibbs(key, model, graph, *, num_samples, num_sweeps):
     """Chains last while they run, one draw a row when they return."""
-    plan = sampler_plan(graph, model, num_chains=num_samples)
+    plan = sampler_plan(graph, model, num_chains=num_samples, num_sweeps=num_sweeps)
     key_start, key_run = jax.random.split(key)
     states = gibbs.init(key_start, model, plan, num_chains=num_samples)
     return gibbs.run(key_run, states, model, plan, num_sweeps=num_sweeps).T

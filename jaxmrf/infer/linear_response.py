@@ -31,6 +31,8 @@ __all__ = ["LinearResponse", "LinearResponseState"]
 _MAX_EDGES = 20_000
 # logits; runs that settle stay below 3, in runs that do not errors grow to 10 and more
 _MAX_ERROR = 4.0
+# of a chain, ten sweeps a snapshot
+_NUM_EXPANSIONS = 10
 
 
 class LinearResponseState(NamedTuple):
@@ -203,7 +205,12 @@ class LinearResponse:
         if num_snapshots is None:
             needed = expansion.num_snapshots_needed(graph.num_edges, self.num_chains)
             num_snapshots = max(100, needed)
-        plan = sampler_plan(graph, Ising(None, None), num_chains=self.num_chains)
+        plan = sampler_plan(
+            graph,
+            Ising(None, None),
+            num_chains=self.num_chains,
+            num_sweeps=_NUM_EXPANSIONS * 10 * num_snapshots,
+        )
         return lambda key, center, particles: expansion.by_sampling(
             key, center, particles, graph, plan, num_snapshots=num_snapshots
         )

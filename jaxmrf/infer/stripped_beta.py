@@ -26,6 +26,9 @@ from jaxmrf.sampling import SamplerPlan, sampler_plan
 
 __all__ = ["StrippedBeta"]
 
+# that a chain of a few thousand steps makes with its particles
+_NUM_SWEEPS = 10_000
+
 
 @dataclass(frozen=True)
 class StrippedBeta:
@@ -124,7 +127,9 @@ class StrippedBeta:
     def _plan(self, graph: Graph) -> SamplerPlan:
         """How the particles are swept; a forest needs none."""
         num_particles = 1 if graph.is_forest else self.num_particles
-        return sampler_plan(graph, Ising(None, None), num_chains=num_particles)
+        return sampler_plan(
+            graph, Ising(None, None), num_chains=num_particles, num_sweeps=_NUM_SWEEPS
+        )
 
     def maximum_likelihood(self, data, graph: Graph) -> jax.Array:
         """The untied estimate of the agreements alone, shape ``[edges]``.

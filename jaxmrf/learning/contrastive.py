@@ -284,7 +284,12 @@ def fit_contrastive(
     _check_options(method, num_chains, num_sweeps, average_fraction, fast_decay)
     parameters, states = check_start(data, graph, parameters, build, caller="fit_contrastive")
     if plan is None:
-        plan = sampler_plan(graph, jax.eval_shape(build, parameters), num_chains=num_chains)
+        plan = sampler_plan(
+            graph,
+            jax.eval_shape(build, parameters),
+            num_chains=num_chains,
+            num_sweeps=num_steps * num_sweeps,
+        )
     optimizer = default_optimizer() if optimizer is None else optimizer
     key_init, key_fit, key_check = jax.random.split(key, 3)
     aim = jitted_target(states, graph, parameters, build=build, is_persistent=method != "cd")

@@ -262,7 +262,12 @@ def fit_monte_carlo_likelihood(
         data, graph, parameters, build, caller="fit_monte_carlo_likelihood"
     )
     if plan is None:
-        plan = sampler_plan(graph, jax.eval_shape(build, parameters), num_chains=num_particles)
+        plan = sampler_plan(
+            graph,
+            jax.eval_shape(build, parameters),
+            num_chains=num_particles,
+            num_sweeps=num_rounds * num_sweeps,
+        )
     key_init, key_fit, key_check = jax.random.split(key, 3)
     aim = jitted_target(states, graph, parameters, build=build)
     state, history = fit(

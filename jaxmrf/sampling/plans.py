@@ -29,8 +29,8 @@ MAX_DEGREE_TABLES = 5
 NUM_LANES = 16
 # numbers of chains from which a form is faster than the next one
 MIN_CHAINS_TABLES, MIN_CHAINS_SUMS = 256, 8
-# variables of all chains from which a faster sweep is worth the longer compilation
-MIN_SIZE = 30_000
+# updates of a variable from which a faster sweep is worth the seconds more to compile it
+MIN_UPDATES = 1e9
 
 
 @jax.tree_util.register_dataclass
@@ -88,6 +88,7 @@ def sampler_plan(
     *,
     num_chains: int,
     form: str | None = None,
+    num_sweeps: int = 100_000,
     clamped: Iterable[int] = (),
     colors: Sequence[int] | np.ndarray | None = None,
     num_bits: int = 12,
@@ -105,6 +106,8 @@ def sampler_plan(
             ``jax.eval_shape`` of one, or ``Ising(None, None)``.
         num_chains: Number of chains.
         form: One of ``FORMS``; by default the fastest that can sample the model.
+        num_sweeps: About how many sweeps the plan is for. Faster forms take some seconds longer to
+            compile, which a short run does not get back.
         clamped: Nodes that keep their state.
         colors: A proper colouring, as for ``graphs.sweep_plan``.
         num_bits: Bits of a random number in the forms "lattice" and "tables", 1 to 32. Every chain
@@ -124,7 +127,7 @@ def sampler_plan(
     >>> plan.form
     'tables'
     """
-    _check_options(num_chains, form, num_bits, num_rounds)
+    _check_options(num_chains, num_sweeps, form, num_bits, num_rounds)
     clamped = tuple(clamped)
     board = checkerboard_plan(graph) if form in (None, "lattice") else None
     degree = int(graph.degrees.max(initial=0))
@@ -143,9 +146,9 @@ def sampler_plan(
         for name, least in (("tables", MIN_CHAINS_TABLES), ("sums", MIN_CHAINS_SUMS)):
             if num_chains < least:
                 obstacles[name] = obstacles[name] or f"fewer than {least} chains ({num_chains})"
-        if graph.num_nodes * num_chains < MIN_SIZE:
-            small = f"a small field, {graph.num_nodes} nodes x {num_chains} chains, compiles faster"
-            obstacles |= {name: obstacles[name] or small for name in FORMS[:-1]}
+        if graph.num_nodes * num_chains * num_sweeps < MIN_UPDATES:
+            short = f"{num_sweeps} sweeps of {graph.num_nodes} nodes x {num_chains} chains are few"
+            obstacles |= {name: obstacles[name] or short for name in FORMS[:-1]}
         form = next(name for name in FORMS if obstacles[name] is None)
         reasons = [f"not {name}: {obstacles[name]}" for name in FORMS[: FORMS.index(form)]]
     elif obstacles[form] is not None:
@@ -216,12 +219,15 @@ def _is_known(model: PairwiseModel) -> bool:
     )
 
 
-def _check_options(num_chains: int, form: str | None, num_bits: int, num_rounds: int) -> None:
+def _check_options(
+    num_chains: int, num_sweeps: int, form: str | None, num_bits: int, num_rounds: int
+) -> None:
     """Raise for the first option out of range."""
-    if num_chains < 1:
-        raise ValueError(
-            f"sampler_plan: expected num_chains to be at least 1, got {num_chains}; raise it"
-        )
+    for name, number in (("num_chains", num_chains), ("num_sweeps", num_sweeps)):
+        if number < 1:
+            raise ValueError(
+                f"sampler_plan: expected {name} to be at least 1, got {number}; raise it"
+            )
     if form is not None and form not in FORMS:
         raise ValueError(
             f"sampler_plan: expected form to be one of {FORMS}, got {form!r}; name one of them"

@@ -219,7 +219,7 @@ def test_plan_takes_the_fastest_form_that_can_sample_the_model():
         (board, random_model("ising", board), 8, "sums"),
         (wide, Ising(None, None), 300, "tables"),
         (wide, Ising(None, None), 200, "sums"),
-        (wide, Ising(None, None), 50, "plain"),
+        (wide, Ising(None, None), 7, "plain"),
         (wide, random_model("potts", wide), 300, "plain"),
         (free, random_model("ising", free), 300, "tables"),
         (star, random_model("ising", star), 300, "sums"),
@@ -228,9 +228,10 @@ def test_plan_takes_the_fastest_form_that_can_sample_the_model():
         assert sampler_plan(graph, model, num_chains=num_chains).form == form
     text = str(sampler_plan(star, Ising(None, None), num_chains=300))
     assert "SamplerPlan: sums, 300 chains" in text and "not tables: 2 states, up to 200" in text
-    assert "24 random bits, 8 of them shared, Philox with 10 rounds" in text and "SweepPlan" in text
-    small = str(sampler_plan(wide, Ising(None, None), num_chains=50))
-    assert "not sums: a small field, 512 nodes x 50 chains, compiles faster" in small
+    assert "24 random bits, 8 of them shared, Philox with 10 rounds" in text
+    short = str(sampler_plan(wide, Ising(None, None), num_chains=300, num_sweeps=1000))
+    assert "SamplerPlan: plain" in short and "SweepPlan" in short
+    assert "not sums: 1000 sweeps of 512 nodes x 300 chains are few" in short
 
 
 def test_checkerboard_is_found_on_tori_of_64_rows_only():
@@ -245,6 +246,7 @@ def test_checkerboard_is_found_on_tori_of_64_rows_only():
     ("options", "message"),
     [
         ({"num_chains": 0}, "sampler_plan: expected num_chains to be at least 1, got 0"),
+        ({"num_sweeps": 0}, "sampler_plan: expected num_sweeps to be at least 1, got 0"),
         ({"form": "words"}, "sampler_plan: expected form to be one of .*, got 'words'"),
         ({"num_bits": 33}, "sampler_plan: expected num_bits to be in 1..32, got 33"),
         ({"num_rounds": 6}, "sampler_plan: expected num_rounds to be at least 7, got 6"),
