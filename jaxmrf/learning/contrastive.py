@@ -288,7 +288,7 @@ def fit_contrastive(
             graph,
             jax.eval_shape(build, parameters),
             num_chains=num_chains,
-            num_sweeps=num_steps * num_sweeps,
+            num_sweeps=max(1, num_steps * num_sweeps),
         )
     optimizer = default_optimizer() if optimizer is None else optimizer
     key_init, key_fit, key_check = jax.random.split(key, 3)

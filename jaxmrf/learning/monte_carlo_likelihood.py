@@ -266,7 +266,7 @@ def fit_monte_carlo_likelihood(
             graph,
             jax.eval_shape(build, parameters),
             num_chains=num_particles,
-            num_sweeps=num_rounds * num_sweeps,
+            num_sweeps=max(1, num_rounds * num_sweeps),
         )
     key_init, key_fit, key_check = jax.random.split(key, 3)
     aim = jitted_target(states, graph, parameters, build=build)

@@ -161,6 +161,7 @@ def test_linear_response_expands_again_at_powers_of_two_and_at_the_end_of_warmup
     assert np.array(changed)[steps - 1].all()  # in both chains
 
 
+@pytest.mark.slow
 def test_chains_of_linear_response_expand_each_at_its_own_mean(two_chains):
     before, after = two_chains[NUM_WARMUP - 1], two_chains[NUM_WARMUP]
     core = before.sampler.core

@@ -82,6 +82,7 @@ def test_oracle_without_absence_is_that_of_partitions():
     np.testing.assert_allclose(joint, oracle(2**12)[2], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule",
     [

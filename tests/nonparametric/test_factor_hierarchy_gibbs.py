@@ -133,6 +133,7 @@ def check_growth(state, large, num_steps):
         np.testing.assert_array_equal(values, expected[name], err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_run_that_outgrows_its_buffers_is_the_run_in_large_ones():
     check_growth(start(4, num_layers=1), 32, 20)
 

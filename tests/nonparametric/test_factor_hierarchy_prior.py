@@ -52,6 +52,7 @@ def check(setting, num_chains, seed=1):
     return largest(z_scores(replicates))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_layers_keep_the_joint_law():
     name, score = check(TWO, 1000)

@@ -170,6 +170,7 @@ def test_extreme_tables_need_the_log_domain():
     np.testing.assert_allclose(found.nodes.flat, [0, 1] * 3, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_schedules_and_damping_share_a_fixed_point():
     graph = loopy()
     first = solve(graph)
