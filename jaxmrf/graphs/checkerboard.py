@@ -60,5 +60,5 @@ def checkerboard_plan(graph: Graph) -> CheckerboardPlan | None:
     if num_rows % 64 or num_columns % 2 or graph != torus((num_rows, num_columns)):
         return None
     half = num_columns // 2
-    block = max(size for size in range(1, min(half, 64) + 1) if half % size == 0)
+    block = max(size for size in range(1, min(half, 256) + 1) if half % size == 0)
     return CheckerboardPlan(num_rows, num_columns, block)

@@ -13,6 +13,7 @@ from operator import or_
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxmrf.models import Ising
 from jaxmrf.sampling._walls import walled
@@ -158,16 +159,19 @@ def _masks(seed, errors, shape, plan, number):
 
 def _neighbors(other: Array, step: Array) -> tuple[Array, Array, Array, Array]:
     """Words of the neighbours above and below, and of the two at the sides."""
-    above = jnp.concatenate([_rotate(other[:, -1:], 1), other[:, :-1]], axis=1)
-    below = jnp.concatenate([other[:, 1:], _rotate(other[:, :1], 31)], axis=1)
-    before = jnp.concatenate([other[..., -1:], other[..., :-1]], axis=2)
-    after = jnp.concatenate([other[..., 1:], other[..., :1]], axis=2)
-    row = jax.lax.broadcasted_iota(jnp.uint32, other.shape, 1)
-    return above, below, other, jnp.where((row + step) % 2 == 0, before, after)
+    num_rows = other.shape[1]
+    rows = np.arange(num_rows)
+    # only the first row looks up into another bit, and only the last one down
+    first, last = ((rows == row).astype(np.uint32)[:, None] for row in (0, num_rows - 1))
+    above = _rotate(other[:, (rows - 1) % num_rows], first)
+    below = _rotate(other[:, (rows + 1) % num_rows], 31 * last)
+    ringed = jnp.concatenate([other[..., -1:], other, other[..., :1]], axis=2)
+    is_even = (jnp.asarray(rows, jnp.uint32)[:, None] + step) % 2 == 0
+    return above, below, other, jnp.where(is_even, ringed[..., :-2], ringed[..., 2:])
 
 
-def _rotate(words: Array, places: int) -> Array:
-    return (words << places) | (words >> (32 - places))
+def _rotate(words: Array, places: np.ndarray) -> Array:
+    return (words << places) | (words >> (-places % 32))
 
 
 def _symmetric(above, below, side, across, likelier):

@@ -70,13 +70,20 @@ def init(key: Key, model: PairwiseModel, plan: AnyPlan, *, num_chains: int | Non
         key: Random key.
         model: Pairwise model; only its number of states is read.
         plan: Sampler plan.
-        num_chains: Number of chains, where the plan does not say.
+        num_chains: Number of chains, which a sampler plan knows and a sweep plan does not.
+
+    Raises:
+        ValueError: If the number is another than the plan's, or neither says it.
     """
+    layout, known = plan, num_chains
     if isinstance(plan, SamplerPlan):
-        num_nodes, num_chains = plan.layout.num_nodes, plan.num_chains
-    else:
-        num_nodes = plan.num_nodes
-    return pack(uniform_states(key, model, num_nodes, num_chains), plan)
+        layout, known = plan.layout, plan.num_chains
+    if known is None or num_chains not in (None, known):
+        raise ValueError(
+            f"init: expected num_chains to be that of the plan, {known}, got {num_chains}; pass a "
+            "number with a sweep plan, and with a sampler plan its num_chains or none"
+        )
+    return pack(uniform_states(key, model, layout.num_nodes, known), plan)
 
 
 def run(

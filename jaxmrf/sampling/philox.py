@@ -72,7 +72,8 @@ def random_words(
 
     Where ``inner`` varies along the last axis and the others do not, most of the first three rounds
     is the same for a whole row or for all words, and computed once: the counters stand where
-    multiplication reaches them last.
+    multiplication reaches them last. So ``inner`` is mixed by one round less than a counter in the
+    first word would be.
 
     Args:
         key: Two words.

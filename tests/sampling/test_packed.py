@@ -285,6 +285,17 @@ def test_pack_refuses_another_number_of_chains(key):
         packed.pack(jnp.zeros((9, 7), jnp.int8), plan)
 
 
+def test_init_refuses_another_number_of_chains_and_none(key):
+    _, model, plan = case("tables")
+    with pytest.raises(
+        ValueError, match="init: expected num_chains to be that of the plan, 40, got 7"
+    ):
+        packed.init(key, model, plan, num_chains=7)
+    with pytest.raises(ValueError, match="init: expected num_chains .* None, got None"):
+        packed.init(key, model, plan.layout)
+    assert packed.init(key, model, plan.layout, num_chains=3).shape == (9, 3)
+
+
 def test_collect_refuses_nothing_to_draw(key):
     _, model, plan = case("tables")
     with pytest.raises(ValueError, match="collect: expected num_draws and num_sweeps"):
