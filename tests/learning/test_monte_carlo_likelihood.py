@@ -14,6 +14,7 @@ from jaxmrf.learning import (
     tied_couplings,
 )
 from jaxmrf.models import Ising, Potts, couplings_from_agreements
+from jaxmrf.sampling import sampler_plan
 
 GRAPH = grid((3, 3))
 FIRST, SECOND = GRAPH.edges.T
@@ -143,7 +144,8 @@ def test_particles_too_few_for_the_parameters_are_reported(key, data, capsys):
     # a round moves no parameter by more than 1: rounds 11 to 20 average to 15.5 at most
     assert np.abs(fit.parameters).max() <= 15.5
     assert "20/20" in capsys.readouterr().err
-    again = fit_monte_carlo_likelihood(key, data, GRAPH, plan=PLAN, **options)
+    plan = sampler_plan(GRAPH, Ising(None, None), num_chains=12, form="plain")
+    again = fit_monte_carlo_likelihood(key, data, GRAPH, plan=plan, **options)
     np.testing.assert_array_equal(fit.parameters, again.parameters)
 
 
