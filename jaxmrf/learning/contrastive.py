@@ -27,10 +27,10 @@ from jaxmrf.learning.moments import (
     mean_statistics,
     pull_back,
 )
-from jaxmrf.learning.particles import divide_by_variance, long_run_moments
+from jaxmrf.learning.particles import default_plan, divide_by_variance, long_run_moments
 from jaxmrf.learning.training import FitResult, fit, running_mean
 from jaxmrf.models import PairwiseModel
-from jaxmrf.sampling import packed, sampler_plan
+from jaxmrf.sampling import packed
 from jaxmrf.sampling.packed import AnyPlan
 from jaxmrf.sharding import place
 from jaxmrf.types import Array, ArrayLike, Float, Int, Key
@@ -284,12 +284,8 @@ def fit_contrastive(
     _check_options(method, num_chains, num_sweeps, average_fraction, fast_decay)
     parameters, states = check_start(data, graph, parameters, build, caller="fit_contrastive")
     if plan is None:
-        plan = sampler_plan(
-            graph,
-            jax.eval_shape(build, parameters),
-            num_chains=num_chains,
-            num_sweeps=max(1, num_steps * num_sweeps),
-        )
+        total = num_steps * num_sweeps
+        plan = default_plan(graph, build, parameters, num_chains=num_chains, num_sweeps=total)
     optimizer = default_optimizer() if optimizer is None else optimizer
     key_init, key_fit, key_check = jax.random.split(key, 3)
     aim = jitted_target(states, graph, parameters, build=build, is_persistent=method != "cd")

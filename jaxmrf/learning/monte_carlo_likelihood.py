@@ -23,13 +23,14 @@ from jaxmrf.graphs import Graph
 from jaxmrf.learning.contrastive import ContrastiveTarget, jitted_target
 from jaxmrf.learning.moments import Build, check_start, identity, largest_entry, pull_back
 from jaxmrf.learning.particles import (
+    default_plan,
     divide_by_variance,
     long_run_moments,
     particle_statistics,
 )
 from jaxmrf.learning.training import FitResult, fit, running_mean
 from jaxmrf.models import PairwiseModel
-from jaxmrf.sampling import gibbs, packed, sampler_plan
+from jaxmrf.sampling import gibbs, packed
 from jaxmrf.sampling.packed import AnyPlan
 from jaxmrf.types import Array, Bool, Float, Int, Key
 
@@ -262,12 +263,8 @@ def fit_monte_carlo_likelihood(
         data, graph, parameters, build, caller="fit_monte_carlo_likelihood"
     )
     if plan is None:
-        plan = sampler_plan(
-            graph,
-            jax.eval_shape(build, parameters),
-            num_chains=num_particles,
-            num_sweeps=max(1, num_rounds * num_sweeps),
-        )
+        total = num_rounds * num_sweeps
+        plan = default_plan(graph, build, parameters, num_chains=num_particles, num_sweeps=total)
     key_init, key_fit, key_check = jax.random.split(key, 3)
     aim = jitted_target(states, graph, parameters, build=build)
     state, history = fit(

@@ -10,17 +10,34 @@ import jax
 import jax.numpy as jnp
 
 from jaxmrf.graphs import Graph
+from jaxmrf.learning.moments import Build
 from jaxmrf.learning.training import jitted
 from jaxmrf.models import PairwiseModel
-from jaxmrf.sampling import packed
+from jaxmrf.sampling import SamplerPlan, packed, sampler_plan
 from jaxmrf.sampling.packed import AnyPlan
 from jaxmrf.types import Array, Int, Key
 
-__all__ = ["divide_by_variance", "long_run_moments", "particle_statistics"]
+__all__ = ["default_plan", "divide_by_variance", "long_run_moments", "particle_statistics"]
 
 # a statistic that hardly varies has its estimate at infinity; this bounds its step
 _MIN_VARIANCE = 0.01
 _NUM_CHECK_SWEEPS = 100
+
+
+def default_plan(
+    graph: Graph, build: Build, parameters: Any, *, num_chains: int, num_sweeps: int
+) -> SamplerPlan:
+    """The fastest plan for particles of a model whose numbers change.
+
+    Args:
+        graph: The graph.
+        build: Map from parameters to a model.
+        parameters: Parameters; only their shapes are read.
+        num_chains: Number of particles.
+        num_sweeps: Sweeps of the whole fit.
+    """
+    model = jax.eval_shape(build, parameters)
+    return sampler_plan(graph, model, num_chains=num_chains, num_sweeps=max(1, num_sweeps))
 
 
 def particle_statistics(

@@ -1,17 +1,35 @@
 """The loop over the tiles of a coloured sweep, for states in words."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxmrf.graphs import NeighborBlock
+from jaxmrf.models import PairwiseModel
 from jaxmrf.sampling._walls import walled
 from jaxmrf.sampling.plans import SamplerPlan
-from jaxmrf.types import Array, UInt
+from jaxmrf.types import Array, Float, UInt
 
-__all__ = ["scan_tiles"]
+__all__ = ["neighbor_logits", "scan_tiles"]
+
+
+def neighbor_logits(
+    model: PairwiseModel, block: NeighborBlock, configurations: np.ndarray
+) -> Float[Array, "block configurations"]:
+    """Log odds of state 1 of a block's nodes, for given states of their neighbours.
+
+    Args:
+        model: Pairwise model of two states.
+        block: Its nodes.
+        configurations: State of the neighbour in every slot, "degree configurations".
+    """
+    slots = np.arange(len(configurations), dtype=np.int32)[:, None]
+    block = replace(block, neighbors=np.broadcast_to(slots, block.neighbors.shape))
+    return model.relative_logits(block, jnp.asarray(configurations, jnp.int8))[0]
 
 
 def scan_tiles(

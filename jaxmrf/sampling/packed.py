@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from jaxmrf.graphs import Graph, SweepPlan
@@ -29,7 +28,7 @@ from jaxmrf.sampling import (
 )
 from jaxmrf.sampling.plans import SamplerPlan, check_model
 from jaxmrf.sharding import split
-from jaxmrf.types import Array, Float, Int, Key
+from jaxmrf.types import Array, Float, Int, Key, UInt
 
 __all__ = [
     "AnyPlan",
@@ -44,6 +43,7 @@ __all__ = [
     "sharding",
     "uniform_states",
     "unpack",
+    "words_of_bits",
 ]
 
 Fields = Array
@@ -133,11 +133,20 @@ def pack(states: Int[Array, "nodes chains"], plan: AnyPlan) -> Fields:
         return states
     if plan.form == "lattice":
         return lattice_gibbs.pack(states, plan)
-    rows = states.astype(jnp.uint32)[plan.layout.nodes]
+    rows = states[plan.layout.nodes]
     rows = jnp.pad(rows, ((0, 0), (0, 32 * plan.num_words - plan.num_chains)))
-    bits = rows.reshape(len(rows), plan.num_words, 32) << jnp.arange(32, dtype=jnp.uint32)
-    words = bits.sum(axis=2, dtype=jnp.uint32)
+    words = words_of_bits(rows)
     return words.T if plan.form == "sums" else words
+
+
+def words_of_bits(bits: Array) -> UInt[Array, "rows words"]:
+    """Words of 32 bits each.
+
+    Args:
+        bits: Zeros and ones, or booleans, "rows bits"; the number of bits is a multiple of 32.
+    """
+    groups = bits.astype(jnp.uint32).reshape(len(bits), -1, 32)
+    return (groups << jnp.arange(32, dtype=jnp.uint32)).sum(axis=2, dtype=jnp.uint32)
 
 
 def sharding(plan: AnyPlan, mesh: Mesh) -> NamedSharding:
@@ -252,8 +261,7 @@ def _nodes_of_words(fields: Fields, plan: SamplerPlan) -> Array:
 
 def _count_chains(words: Array, plan: SamplerPlan) -> Array:
     """Number of chains whose bit is 1, along the last axis."""
-    is_used = np.arange(plan.num_words * 32).reshape(-1, 32) < plan.num_chains
-    mask = (is_used << np.arange(32, dtype=np.uint32)).sum(axis=1, dtype=np.uint32)
+    mask = words_of_bits(jnp.arange(plan.num_words * 32)[None] < plan.num_chains)
     return jax.lax.population_count(words & mask).astype(jnp.int32).sum(axis=-1)
 
 

@@ -107,7 +107,6 @@ def _where(
     if plan.form == "lattice":
         return jnp.where(is_first[:, None, :, None, None], first, other)
     padding = 32 * plan.num_words - plan.num_chains
-    bits = jnp.pad(is_first, ((0, 0), (0, padding))).reshape(len(is_first), -1, 32)
-    words = (bits.astype(jnp.uint32) << jnp.arange(32, dtype=jnp.uint32)).sum(2, dtype=jnp.uint32)
+    words = packed.words_of_bits(jnp.pad(is_first, ((0, 0), (0, padding))))
     mask = words[:, :, None] if plan.form == "sums" else words[:, None, :]
     return (first & mask) | (other & ~mask)

@@ -11,15 +11,13 @@ conditional probability, and the covariance of two chains is at most 4^-16 / 4; 
 bits shares none.
 """
 
-from dataclasses import replace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxmrf.graphs import NeighborBlock
 from jaxmrf.models import PairwiseModel
-from jaxmrf.sampling._tiles import scan_tiles
+from jaxmrf.sampling._tiles import neighbor_logits, scan_tiles
 from jaxmrf.sampling._walls import walled
 from jaxmrf.sampling.philox import key_words, random_words
 from jaxmrf.sampling.plans import SamplerPlan
@@ -74,11 +72,8 @@ def spin_coefficients(
         The constant, and the coefficient of the neighbour in every slot.
     """
     degree = block.neighbors.shape[0]
-    slots = np.arange(degree, dtype=np.int32)[:, None]
-    spread = np.broadcast_to(slots, block.neighbors.shape)
     # no neighbour in state 1, then one after the other
-    table = np.eye(degree, degree + 1, 1, dtype=np.int8)
-    logits = model.relative_logits(replace(block, neighbors=spread), jnp.asarray(table))[0]
+    logits = neighbor_logits(model, block, np.eye(degree, degree + 1, 1))
     slopes = (logits[:, 1:] - logits[:, :1]).T / 2
     return logits[:, 0] + slopes.sum(axis=0), slopes
 

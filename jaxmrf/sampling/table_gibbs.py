@@ -7,23 +7,21 @@ find, for 32 chains at a time, in which of the 2^d configurations the neighbours
 random numbers with the threshold of that configuration, bit by bit (`thresholds`).
 """
 
-from dataclasses import replace
 from functools import reduce
 from operator import or_
 
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmrf.graphs import NeighborBlock
 from jaxmrf.models import PairwiseModel
-from jaxmrf.sampling._tiles import scan_tiles
+from jaxmrf.sampling._tiles import neighbor_logits, scan_tiles
 from jaxmrf.sampling._walls import walled
 from jaxmrf.sampling.philox import key_words, random_words
 from jaxmrf.sampling.plans import SamplerPlan
 from jaxmrf.sampling.thresholds import dither, draw_errors, errors_of_logits, planes
-from jaxmrf.types import Array, Float, Key, UInt
+from jaxmrf.types import Array, Key, UInt
 
-__all__ = ["configuration_logits", "run"]
+__all__ = ["run"]
 
 
 def run(
@@ -46,29 +44,16 @@ def run(
     seed = key_words(key)
 
     def tabulate(block):
-        errors, likelier = errors_of_logits(configuration_logits(model, block).T)
+        # in configuration c the neighbour of slot k has bit k of c
+        slots = np.arange(block.neighbors.shape[0])[:, None]
+        configurations = np.arange(2 ** len(slots)) >> slots & 1
+        errors, likelier = errors_of_logits(neighbor_logits(model, block, configurations).T)
         return block.neighbors.astype(np.uint32), errors, likelier
 
     def update(words, tables, start, sweep):
         return _update(seed, words, tables, start, sweep, plan)
 
     return scan_tiles(words, plan, tabulate, update, num_sweeps, axis=0)
-
-
-def configuration_logits(
-    model: PairwiseModel, block: NeighborBlock
-) -> Float[Array, "block configurations"]:
-    """Log odds of state 1 of a block's nodes, for every configuration of the neighbours.
-
-    Args:
-        model: Pairwise model of two states.
-        block: Its nodes; in configuration c the neighbour of slot k has bit k of c.
-    """
-    degree = block.neighbors.shape[0]
-    slots = np.arange(degree, dtype=np.int32)[:, None]
-    table = (np.arange(2**degree) >> slots & 1).astype(np.int8)
-    spread = np.broadcast_to(slots, block.neighbors.shape)
-    return model.relative_logits(replace(block, neighbors=spread), jnp.asarray(table))[0]
 
 
 def _update(seed, words, tables, start, sweep, plan):
